@@ -1,0 +1,50 @@
+"""Federated learning that keeps working when every site's data look different.
+
+    import protolith as pl
+    run = pl.fit(method="fedavg", task="mini", rounds=10, seed=0)
+    print(run.table())
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from protolith.api import Run, fit, load, resume
+    from protolith.data.tasks import load_task
+    from protolith.errors import RunFailed, UserError
+    from protolith.methods.registry import Method, register_method
+    from protolith.models import register_model
+
+__all__ = [
+    "Method",
+    "Run",
+    "RunFailed",
+    "UserError",
+    "fit",
+    "load",
+    "load_task",
+    "register_method",
+    "register_model",
+    "resume",
+]
+
+_WHERE = {
+    "Method": "protolith.methods.registry",
+    "Run": "protolith.api",
+    "RunFailed": "protolith.errors",
+    "UserError": "protolith.errors",
+    "fit": "protolith.api",
+    "load": "protolith.api",
+    "load_task": "protolith.data.tasks",
+    "register_method": "protolith.methods.registry",
+    "register_model": "protolith.models",
+    "resume": "protolith.api",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import what is asked for when it is asked for: the rooms below must not wait for those above."""
+    if name not in _WHERE:
+        raise AttributeError(f"module 'protolith' has no attribute '{name}'")
+    from importlib import import_module
+
+    return getattr(import_module(_WHERE[name]), name)

@@ -1,0 +1,104 @@
+"""`protolith methods`, `tasks`, `presets` and `data`: what there is."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from protolith.data.inspect import contact_sheet, counts_table, task_info
+from protolith.data.tasks import TASKS, load_task
+from protolith.experiments.presets import describe_preset, preset_names
+from protolith.methods.registry import Method, all_methods, get_method
+
+data = typer.Typer(no_args_is_help=True)
+Directory = Annotated[Path | None, typer.Option("--data", help="Directory that holds the task's data.")]
+Size = Annotated[int | None, typer.Option(help="Height and width of the images. [default: the task's]")]
+
+
+def methods(name: Annotated[str | None, typer.Argument(help="Explain this one.")] = None) -> None:
+    """List the methods, or explain one."""
+    if name is not None:
+        print(explain(get_method(name)))
+        return
+    for method in all_methods().values():
+        print(f"{method.name:<18} {method.idea}  [{method.paper.split(',')[0]}]")
+
+
+def explain(method: Method) -> str:
+    """Everything about a method, as text."""
+    lines = [
+        f"{method.title}: {method.idea}",
+        f"paper      {method.paper}",
+        f"objective  {method.objective}",
+        f"server     {method.server_step}",
+        f"traffic    {method.traffic}",
+        f"passes     {method.passes}",
+        f"memory     {method.memory}",
+        f"accuracy   {method.accuracy}",
+    ]
+    if method.notes:
+        lines.append(f"note       {method.notes}")
+    fields = method.params.model_fields
+    lines.append("options    set with --set name=value" if fields else "options    none of its own")
+    for name, info in fields.items():
+        lines.append(f"  {name} = {info.default}: {info.description}")
+        for task, values in method.params.by_task.items():
+            if name in values:
+                lines.append(f"    on {task}: {values[name]}")
+    return "\n".join(lines)
+
+
+def tasks() -> None:
+    """List the tasks."""
+    for spec in TASKS.values():
+        print(f"{spec.name:<10} {', '.join(spec.domains)}: {spec.description}")
+    print(f"{'DIR':<10} any folder of domain/class/image")
+
+
+def presets() -> None:
+    """List the presets, for `protolith run --config NAME`."""
+    for name in preset_names():
+        print(f"{name:<20} {describe_preset(name)}")
+
+
+@data.command("info")
+def info(task: Annotated[str, typer.Argument()], data: Directory = None, size: Size = None) -> None:
+    """Say what a task is, its licence, where it comes from, and whether it is here."""
+    found = task_info(task, data=data, size=size)
+    print(f"{found.name}: {found.description}")
+    print(f"licence  {found.licence}")
+    print(f"origin   {found.origin}")
+    print(f"classes  {', '.join(found.classes)}")
+    print(f"split    {found.split}")
+    for place in found.places:
+        print(f"{place.domain:<14} {'here' if place.here else 'not here'}: {place.where}")
+
+
+@data.command("check")
+def check(task: Annotated[str, typer.Argument()], data: Directory = None, size: Size = None) -> None:
+    """Load a task and count its images by domain, split and class."""
+    loaded = load_task(task, data=data, size=size, progress=_say)
+    rows = [["domain", "split", "images", *loaded.classes]]
+    rows += [[row.domain, row.split, f"{row.total:,}", *map(str, row.per_class)] for row in counts_table(loaded)]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    for row in rows:
+        cells = [cell.rjust(width) for cell, width in zip(row, widths, strict=True)]
+        print("  ".join([row[0].ljust(widths[0]), row[1].ljust(widths[1]), *cells[2:]]))
+    for note in loaded.notes:
+        print(note)
+
+
+@data.command("preview")
+def preview(
+    task: Annotated[str, typer.Argument()],
+    data: Directory = None,
+    size: Size = None,
+    out: Annotated[Path, typer.Option(help="Where to write the picture.")] = Path("preview.png"),
+) -> None:
+    """Write a contact sheet: some images of every domain and class."""
+    contact_sheet(load_task(task, data=data, size=size, progress=_say), out)
+    print(f"wrote {out}")
+
+
+def _say(text: str) -> None:
+    typer.echo(text, err=True)

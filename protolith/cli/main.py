@@ -1,0 +1,64 @@
+"""The command line: `protolith COMMAND`. Exit codes: 0 done, 1 the run failed, 2 the request was wrong."""
+
+import os
+import signal
+import sys
+from typing import NoReturn
+
+import typer
+
+from protolith.cli import lists, run, tables
+from protolith.errors import RunFailed, UserError
+from protolith.runs.runner import Interrupted
+
+INTERRUPTED = 130  # what shells report for a program that was stopped by Ctrl-C
+
+app = typer.Typer(
+    name="protolith",
+    help="Train one model over many sites whose data look different, without moving the data.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    epilog="Start with: protolith run --method fedavg --task mini",
+)
+app.command("run")(run.run)
+app.command("resume")(run.resume)
+app.command("sweep")(run.sweep)
+app.command("table")(tables.table)
+app.command("methods")(lists.methods)
+app.command("tasks")(lists.tasks)
+app.command("presets")(lists.presets)
+app.add_typer(lists.data, name="data", help="What a task's data are, whether they are here, and how they look.")
+
+
+def main() -> NoReturn:
+    """Run a command; say what is wrong in one sentence."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a batch system's stop is a Ctrl-C
+    try:
+        code = app(standalone_mode=False)
+        sys.stdout.flush()
+        sys.exit(code if isinstance(code, int) else 0)
+    except typer.Exit as error:
+        sys.exit(error.exit_code)
+    except UserError as error:
+        _leave(str(error), 2)
+    except RunFailed as error:
+        _leave(str(error), 1)
+    except Interrupted as error:
+        _leave(str(error), INTERRUPTED)
+    except (KeyboardInterrupt, typer.Abort):
+        _leave("stopped.", INTERRUPTED)
+    except BrokenPipeError:  # the reader, such as `head`, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        sys.exit(0)
+    except Exception as error:
+        # Typer's own complaints about options (the class is click's, or typer's copy of it, by version).
+        if hasattr(error, "format_message"):
+            _leave(error.format_message(), 2)
+        raise
+
+
+def _leave(sentence: str, code: int) -> NoReturn:
+    print(f"protolith: {' '.join(sentence.split())}", file=sys.stderr)
+    sys.exit(code)

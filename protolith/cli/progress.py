@@ -1,0 +1,102 @@
+"""How a run shows its progress: a live line on a terminal, plain lines elsewhere."""
+
+import json
+import sys
+import time
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+from protolith.runs.config import RunConfig
+from protolith.runs.directory import Metrics, RunDirectory
+from protolith.runs.runner import Observer
+
+
+class Lines(Observer):
+    """Plain lines on standard error: one for each round."""
+
+    def __init__(self) -> None:
+        self.rounds = 0
+        self.first = 0
+        self.began = time.perf_counter()
+
+    def say(self, text: str) -> None:
+        """Print a sentence."""
+        print(text, file=sys.stderr, flush=True)
+
+    def started(self, config: RunConfig, directory: RunDirectory, first_round: int, workers: int) -> None:
+        """Print what is run."""
+        self.rounds, self.first, self.began = config.rounds, first_round, time.perf_counter()
+        self.say(
+            f"{config.method} on {config.task}, protocol {config.protocol.name}, seed {config.seed}: "
+            f"rounds {first_round + 1} to {config.rounds} with {workers} worker(s), in {directory.path}"
+        )
+
+    def round_done(self, metrics: Metrics) -> None:
+        """Print a round."""
+        done = metrics["round"] + 1
+        left = (time.perf_counter() - self.began) / (done - self.first) * (self.rounds - done)
+        self.say(f"round {done}/{self.rounds}  {describe(metrics)}  {left:.0f} s left")
+
+
+class Live(Lines):
+    """A bar that moves, for a terminal."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.fields[text]}"),
+            TimeRemainingColumn(),
+        )
+        self.bar = Progress(*columns, console=Console(stderr=True))
+        self.line: TaskID | None = None
+
+    def say(self, text: str) -> None:
+        """Print a sentence above the bar."""
+        self.bar.console.print(text, markup=False, highlight=False)
+
+    def started(self, config: RunConfig, directory: RunDirectory, first_round: int, workers: int) -> None:
+        """Show the bar."""
+        super().started(config, directory, first_round, workers)
+        self.line = self.bar.add_task("training", total=config.rounds, completed=first_round, text="")
+        self.bar.start()
+
+    def round_done(self, metrics: Metrics) -> None:
+        """Move the bar."""
+        if self.line is not None:
+            done = metrics["round"] + 1
+            self.bar.update(
+                self.line, completed=done, description=f"round {done}/{self.rounds}", text=describe(metrics)
+            )
+
+    def finished(self, summary: Metrics) -> None:
+        """Take the bar away."""
+        self.close()
+
+    def close(self) -> None:
+        """Leave the terminal as it was."""
+        self.bar.stop()
+
+
+def describe(metrics: Metrics) -> str:
+    """A round in one line."""
+    parts = []
+    if "mean" in metrics:
+        parts.append(f"accuracy {metrics['mean']:.2f}")
+        parts.append("(" + " ".join(f"{name} {value:.1f}" for name, value in metrics["accuracy"].items()) + ")")
+    parts.append("loss " + " ".join(f"{name} {value:.3f}" for name, value in metrics["loss"].items()))
+    if metrics["rejected"]:
+        parts.append(f"{len(metrics['rejected'])} rejected")
+    return " ".join(parts)
+
+
+def observer() -> Lines:
+    """The observer that fits where the output goes."""
+    return Live() if sys.stderr.isatty() else Lines()
+
+
+def print_json(value: object) -> None:
+    """Print a result for other programs."""
+    print(json.dumps(value, indent=2))

@@ -1,0 +1,1 @@
+"""Domains, sources of images, protocols and augmentation."""

@@ -1,0 +1,73 @@
+"""Domains and tasks: labelled images that share a look, and several of them with the same classes."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+# ImageNet statistics, which the papers' code uses for every task.
+MEAN = (0.485, 0.456, 0.406)
+STD = (0.229, 0.224, 0.225)
+
+
+@dataclass(frozen=True)
+class Split:
+    """Images as one uint8 tensor [n, height, width, 3] and labels as one int64 tensor [n]."""
+
+    images: Tensor
+    labels: Tensor
+
+    def __post_init__(self) -> None:
+        n = len(self.labels)
+        if self.images.dtype != torch.uint8 or self.images.ndim != 4 or self.images.shape[3] != 3:
+            raise ValueError(
+                f"images must be uint8 [n, height, width, 3], not {self.images.dtype} {tuple(self.images.shape)}"
+            )
+        if self.labels.dtype != torch.int64 or len(self.images) != n:
+            raise ValueError(f"labels must be int64 [{len(self.images)}], not {self.labels.dtype} [{n}]")
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def counts(self, classes: int) -> list[int]:
+        """Count the images of each class."""
+        return [int(count) for count in torch.bincount(self.labels, minlength=classes)]
+
+
+@dataclass(frozen=True)
+class Domain:
+    """A named set of labelled images that share a look, in a training and a test part."""
+
+    name: str
+    train: Split
+    test: Split
+
+
+@dataclass(frozen=True)
+class Task:
+    """Several domains with the same classes.
+
+    `file` is the decoded task on disk: worker processes map it instead of receiving the images.
+    """
+
+    name: str
+    classes: tuple[str, ...]
+    domains: tuple[Domain, ...]
+    notes: tuple[str, ...] = ()
+    file: Path | None = field(default=None, compare=False)
+
+    def __post_init__(self) -> None:
+        if len({domain.name for domain in self.domains}) != len(self.domains):
+            raise ValueError(f"task {self.name}: two domains have the same name")
+
+    @property
+    def size(self) -> int:
+        """Height and width of the images."""
+        return int(self.domains[0].train.images.shape[1])
+
+    @property
+    def by_name(self) -> Mapping[str, Domain]:
+        """The domains by their names."""
+        return {domain.name: domain for domain in self.domains}

@@ -1,0 +1,226 @@
+"""Protocols: who holds what, and what is tested."""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor
+
+from protolith.data.allocations import ALLOCATIONS, DEFAULT_ALLOCATIONS
+from protolith.data.domain import Domain, Split, Task
+from protolith.errors import UserError, unknown
+from protolith.seeds import generator
+
+PROTOCOLS = {
+    "shift": "several clients per domain, unevenly; tested on every domain (the papers' main setting)",
+    "equal": "the same number of clients for every domain; tested on every domain",
+    "unseen": "one client per domain but one; tested on the domain that nobody holds (leave one out)",
+    "local": "every client splits its own data; tested on the clients' own test parts",
+}
+
+
+class Protocol(BaseModel):
+    """The settings of a protocol, complete: enough to allocate the clients again."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: Literal["shift", "equal", "unseen", "local"] = Field("shift", description="who holds what and what is tested")
+    allocation: str = Field("", description="a named allocation of clients to domains; 'clients' overrides it")
+    clients: dict[str, int] = Field({}, description="clients by domain")
+    samples: int | float | dict[str, int | float] = Field(
+        {},
+        description="training images of a client: a number, or (with a decimal point) a fraction of its domain; "
+        "one for all domains or one for each",
+    )
+    repair: bool = Field(
+        False, description="give a client that lacks a class one image of it (as the papers do for Office)"
+    )
+    unseen: str = Field("", description="the domain that nobody holds, for protocol 'unseen'")
+    eval: Literal["test", "all"] = Field(
+        "test", description="test on the hold-out, or on all images (training images included)"
+    )
+    local_test: float = Field(
+        0.25, gt=0, lt=1, description="part of a client's data that is its test set, for protocol 'local'"
+    )
+    participation: float = Field(1.0, gt=0, le=1, description="fraction of the clients that train in a round")
+    dropout: float = Field(0.0, ge=0, lt=1, description="probability that a chosen client fails in a round (simulated)")
+
+
+@dataclass(frozen=True)
+class Client:
+    """Holder of one private data set. `rows` counts a domain's training images first, then its test images."""
+
+    id: int
+    name: str
+    domain: str
+    rows: Tensor
+
+
+@dataclass(frozen=True)
+class TestSet:
+    """Images to test on: a domain's, or one client's own part of them."""
+
+    __test__ = False  # not one of pytest's
+
+    name: str
+    domain: str
+    rows: Tensor
+    owner: int | None = None
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """All clients and all test sets of a run."""
+
+    clients: tuple[Client, ...]
+    tests: tuple[TestSet, ...]
+
+
+def select(domain: Domain, rows: Tensor) -> Split:
+    """Take rows of a domain (training images first, then test images)."""
+    border = len(domain.train)
+    first, last = int(rows[0]), int(rows[-1])
+    if first >= border and torch.equal(rows, torch.arange(first, last + 1)):  # a stretch of the test part: no copy
+        return Split(
+            domain.test.images[first - border : last - border + 1],
+            domain.test.labels[first - border : last - border + 1],
+        )
+    train, test = rows[rows < border], rows[rows >= border] - border
+    images = torch.cat([domain.train.images[train], domain.test.images[test]])
+    return Split(images, torch.cat([domain.train.labels[train], domain.test.labels[test]]))
+
+
+def plain_name(domain: str) -> str:
+    """The name of a domain without the mark of a stand-in (`syn*` is allocated as `syn`)."""
+    return domain.rstrip("*")
+
+
+def complete(protocol: Protocol, task: Task) -> Protocol:
+    """Fill in what the protocol leaves to the task: clients by domain and samples by domain."""
+    names = [plain_name(domain.name) for domain in task.domains]
+    if protocol.name == "unseen" and protocol.unseen not in names:
+        raise unknown("domain in protocol.unseen", protocol.unseen, names)
+    clients = protocol.clients or _default_clients(protocol, task.name, names)
+    for name in clients:
+        if name not in names:
+            raise unknown("domain in protocol.clients", name, names)
+    samples = protocol.samples
+    by_domain = samples if isinstance(samples, dict) else dict.fromkeys(names, samples)
+    for name in by_domain:
+        if name not in names:
+            raise unknown("domain in protocol.samples", name, names)
+    whole = {name: 1.0 / max(1, clients.get(name, 1)) for name in names}
+    return protocol.model_copy(update={"clients": clients, "samples": {**whole, **by_domain}})
+
+
+def _default_clients(protocol: Protocol, task: str, names: list[str]) -> dict[str, int]:
+    if protocol.name == "unseen":
+        return {name: int(name != protocol.unseen) for name in names}
+    if protocol.allocation:
+        if protocol.allocation not in ALLOCATIONS:
+            raise unknown("allocation in protocol.allocation", protocol.allocation, ALLOCATIONS)
+        return dict(ALLOCATIONS[protocol.allocation])
+    default = ALLOCATIONS.get(DEFAULT_ALLOCATIONS.get((task, protocol.name), ""), {})
+    if default and default.keys() <= set(names):
+        return dict(default)
+    return dict.fromkeys(names, 2 if protocol.name == "equal" else 1)
+
+
+def allocate(task: Task, protocol: Protocol, seed: int) -> Allocation:
+    """Give every client its images and list the test sets; depends on nothing but the arguments."""
+    protocol = complete(protocol, task)
+    clients: list[Client] = []
+    tests: list[TestSet] = []
+    for domain in task.domains:
+        held, test = _allocate_domain(domain, len(task.classes), protocol, seed, len(clients))
+        clients += held
+        tests += test
+    if not clients:
+        raise UserError("protocol.clients gives no domain a client: at least one is needed.")
+    return Allocation(tuple(clients), tuple(tests))
+
+
+def _allocate_domain(
+    domain: Domain, classes: int, protocol: Protocol, seed: int, first_id: int
+) -> tuple[list[Client], list[TestSet]]:
+    name = plain_name(domain.name)
+    local = protocol.name == "local"
+    rng = generator(seed, "allocate", name)
+    total = len(domain.train) + (len(domain.test) if local else 0)
+    order = torch.randperm(total, generator=rng)
+    clients: list[Client] = []
+    tests: list[TestSet] = []
+    for index in range(protocol.clients.get(name, 0)):
+        client_name = f"{domain.name}-{index + 1}"
+        rows, order = _take(order, client_name, _amount(protocol, name, total))
+        client = len(clients) + first_id
+        if local:
+            cut = max(1, round(len(rows) * protocol.local_test))
+            tests.append(TestSet(client_name, domain.name, rows[:cut].sort().values, client))
+            rows = rows[cut:]
+        elif protocol.repair:
+            rows = _repair(rows, domain.train.labels, classes, rng)
+        if len(rows) == 0:
+            raise UserError(
+                f"client {client_name} would have no training image: raise protocol.samples for domain {name}."
+            )
+        clients.append(Client(client, client_name, domain.name, rows))
+    if protocol.name in ("shift", "equal") or (protocol.name == "unseen" and protocol.unseen == name):
+        start = 0 if protocol.eval == "all" else len(domain.train)
+        tests.append(TestSet(domain.name, domain.name, torch.arange(start, len(domain.train) + len(domain.test))))
+    return clients, tests
+
+
+def _amount(protocol: Protocol, name: str, total: int) -> int:
+    samples = protocol.samples[name] if isinstance(protocol.samples, dict) else protocol.samples
+    if isinstance(samples, float):
+        if not 0 < samples <= 1:
+            raise UserError(
+                f"protocol.samples of domain {name} is {samples}: a fraction lies between 0 and 1, "
+                "and a number of images has no decimal point."
+            )
+        # 1/3 of 900 is 300, not 299 for want of a digit.
+        return math.floor(samples * total + 1e-9)
+    if samples < 1:
+        raise UserError(f"protocol.samples of domain {name} is {samples}: at least 1 image is needed.")
+    return samples
+
+
+def _take(order: Tensor, client: str, amount: int) -> tuple[Tensor, Tensor]:
+    """Without replacement within a domain; the last client gets what is left."""
+    if len(order) == 0:
+        raise UserError(
+            f"client {client} would have no image, because the clients before it hold the whole domain: "
+            "lower protocol.samples."
+        )
+    return order[:amount], order[amount:]
+
+
+def _repair(rows: Tensor, labels: Tensor, classes: int, rng: torch.Generator) -> Tensor:
+    """Swap in one random image of each class that the client lacks, for one of a class that it holds twice."""
+    rows = rows.clone()
+    for missing in range(classes):
+        held = labels[rows]
+        candidates = torch.nonzero(labels == missing).flatten()
+        if bool((held == missing).any()) or len(candidates) == 0:
+            continue
+        spare = [k for k in range(classes) if int((held == k).sum()) >= 2]
+        if not spare:
+            continue
+        loser = spare[int(torch.randint(len(spare), (1,), generator=rng))]
+        out = torch.nonzero(held == loser).flatten()
+        out_index = out[torch.randint(len(out), (1,), generator=rng)]
+        rows[out_index] = candidates[torch.randint(len(candidates), (1,), generator=rng)]
+    return rows
+
+
+def participants(count: int, protocol: Protocol, seed: int, round_: int) -> tuple[list[int], list[int]]:
+    """Draw the clients of a round, in client order: those that take part, and those that were chosen but fail."""
+    rng = generator(seed, "participants", round_)
+    chosen = (
+        torch.randperm(count, generator=rng)[: math.ceil(count * protocol.participation - 1e-9)].sort().values.tolist()
+    )
+    fails = (torch.rand(count, generator=rng) < protocol.dropout).tolist()
+    return [c for c in chosen if not fails[c]], [c for c in chosen if fails[c]]

@@ -1,0 +1,58 @@
+"""The Hugging Face hub: parquet files by repository and revision, kept in the hub's own cache."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from protolith.data.sources import parquet
+from protolith.data.sources.found import Found, Progress
+
+
+class HubUnavailable(Exception):
+    """The hub could not be reached, or has no such files; the message says which."""
+
+
+@dataclass(frozen=True)
+class HubSource:
+    """Where the files of a domain are on the hub: a repository, the folder of a configuration, a revision."""
+
+    repo: str
+    folder: str = "data"
+    revision: str = "main"
+
+    @property
+    def address(self) -> str:
+        """Name it for people."""
+        return f"hub:{self.repo}@{self.revision}/{self.folder}"
+
+
+def download(source: HubSource, progress: Progress) -> list[Path]:
+    """Fetch the parquet files of a source with a progress bar, or find them in the hub's cache."""
+    from huggingface_hub import snapshot_download  # slow to import, and rarely needed
+
+    progress(f"{source.repo}: fetching from the Hugging Face hub")
+    try:
+        root = snapshot_download(
+            source.repo,
+            repo_type="dataset",
+            revision=source.revision,
+            allow_patterns=[f"{source.folder}/*.parquet"],
+            ignore_patterns=["*/extra-*"],
+            endpoint=os.environ.get("HF_ENDPOINT") or None,
+            max_workers=2,
+        )
+    except Exception as error:  # the transport's errors differ between versions, and all mean the same here
+        raise HubUnavailable(f"{source.repo}: {_first_line(error)}") from error
+    files = sorted((Path(root) / source.folder).glob("*.parquet"))
+    if not files:
+        raise HubUnavailable(f"{source.repo}: no parquet files in '{source.folder}' of revision '{source.revision}'")
+    return files
+
+
+def domain(source: HubSource, name: str, files: list[Path]) -> Found:
+    """Describe one domain in downloaded files."""
+    return parquet.from_files(files, name, source.address, source.address)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().split("\n")[0].rstrip(".") or type(error).__name__

@@ -1,0 +1,317 @@
+"""Tasks by name or by folder, from whichever source has them, decoded once."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from protolith.data import cache as decoded
+from protolith.data.domain import Domain, Task
+from protolith.data.sources import classic, folder, parquet
+from protolith.data.sources.decode import resized
+from protolith.data.sources.found import Found, Progress, listed, plain, silent
+from protolith.data.sources.hub import HubSource, HubUnavailable, download
+from protolith.data.sources.hub import domain as hub_domain
+from protolith.errors import UserError, unknown
+from protolith.records import BadRecord
+
+SIZES = (8, 512)
+ALIASES = {"syn": ("syntheticdigits",)}  # other folder names, as `plain` writes them
+HELD_OUT = "of each ten images in class and file order the last two are the test part"
+
+
+@dataclass(frozen=True)
+class TaskSpec:
+    """What a named task is, and where its domains may come from.
+
+    `split` is "official" (the authors' parts) or "mod10" (position mod 10 in {8, 9} is test).
+    """
+
+    name: str
+    domains: tuple[str, ...]
+    classes: tuple[str, ...]
+    description: str
+    licence: str
+    origin: str
+    split: Literal["official", "mod10"] = "official"
+    size: int = 32
+    hub: Mapping[str, HubSource] = field(default_factory=dict)
+
+
+_MNIST = HubSource("ylecun/mnist", folder="mnist")
+_USPS = HubSource("flwrlabs/usps")
+_SVHN = HubSource("ufldl-stanford/svhn", folder="cropped_digits")
+_MNISTM = HubSource("Mike0307/MNIST-M")
+_PACS = HubSource("flwrlabs/pacs", revision="394113073258ead631f617d2e13bb377c0715c4b")
+
+_DIGITS_LICENCE = (
+    "MNIST: CC BY-SA 3.0; USPS: none stated, research use; SVHN: non-commercial use only; SYN: see its Kaggle page"
+)
+_DIGITS_ORIGIN = (
+    "MNIST (LeCun et al. 1998), USPS (Hull 1994), SVHN cropped digits (Netzer et al. 2011), "
+    "SYN (Roy et al. 2018; Kaggle prasunroy/synthetic-digits)"
+)
+
+_SPECS = (
+    TaskSpec(
+        name="mini",
+        domains=("pen", "photo", "print", "street"),
+        classes=tuple("0123456789"),
+        description="embedded: ten digits in four looks, written and drawn; no download",
+        licence="handwriting: UCI optical digits, CC BY 4.0, from scikit-learn; the rest is drawn here",
+        origin="scikit-learn's digits and photographs, and fonts that installed packages ship",
+    ),
+    TaskSpec(
+        name="digits",
+        domains=("mnist", "usps", "svhn", "syn"),
+        classes=tuple("0123456789"),
+        description="ten digits: handwriting, post codes, house numbers, synthetic",
+        licence=_DIGITS_LICENCE,
+        origin=_DIGITS_ORIGIN,
+        hub={"mnist": _MNIST, "usps": _USPS, "svhn": _SVHN},
+    ),
+    TaskSpec(
+        name="digit5",
+        domains=("mnist", "usps", "svhn", "syn", "mnistm"),
+        classes=tuple("0123456789"),
+        description="ten digits in five looks: digits and MNIST-M",
+        licence=f"{_DIGITS_LICENCE}; MNIST-M: made from MNIST and BSDS500, research use",
+        origin=f"{_DIGITS_ORIGIN}, MNIST-M (Ganin et al. 2016)",
+        hub={"mnist": _MNIST, "usps": _USPS, "svhn": _SVHN, "mnistm": _MNISTM},
+    ),
+    TaskSpec(
+        name="office10",
+        domains=("caltech", "amazon", "webcam", "dslr"),
+        classes=(
+            "back_pack",
+            "bike",
+            "calculator",
+            "headphones",
+            "keyboard",
+            "laptop_computer",
+            "monitor",
+            "mouse",
+            "mug",
+            "projector",
+        ),
+        description="Office-Caltech10: ten objects from a catalogue, a web search and two cameras",
+        licence="none stated, research use",
+        origin="Gong et al. 2012, from Office-31 (Saenko et al. 2010) and Caltech-256 (Griffin et al. 2007)",
+        split="mod10",
+    ),
+    TaskSpec(
+        name="pacs",
+        domains=("photo", "art_painting", "cartoon", "sketch"),
+        classes=("dog", "elephant", "giraffe", "guitar", "horse", "house", "person"),
+        description="PACS: seven objects as photographs, paintings, cartoons and sketches",
+        licence="none stated, research use",
+        origin="Li et al. 2017, Deeper, Broader and Artier Domain Generalization",
+        split="mod10",
+        hub=dict.fromkeys(("photo", "art_painting", "cartoon", "sketch"), _PACS),
+    ),
+)
+
+TASKS: dict[str, TaskSpec] = {spec.name: spec for spec in _SPECS}
+
+Place = Found | HubSource | None
+
+
+def load_task(
+    name: str,
+    *,
+    data: Path | None = None,
+    size: int | None = None,
+    cache: Path | None = None,
+    progress: Progress | None = None,
+) -> Task:
+    """Load a task by name, or a folder of `domain/class/image`; the images are mapped from a file."""
+    if size is not None and not SIZES[0] <= size <= SIZES[1]:
+        raise UserError(f"size must be from {SIZES[0]} to {SIZES[1]} pixels, not {size}.")
+    store, say = decoded.folder(cache), progress or silent
+    if name not in TASKS:
+        return _load_folder(folder_of(name), size or 32, store, say)
+    spec = TASKS[name]
+    if name == "mini":
+        return _load_mini(spec, size or spec.size, store, say)
+    return _load_named(spec, data_folder(data), size or spec.size, store, say)
+
+
+def read_task_file(path: Path) -> Task:
+    """Read a decoded task: its images are mapped from the file, not copied."""
+    try:
+        return decoded.read(path)
+    except FileNotFoundError as error:
+        raise UserError(f"the decoded task '{path}' does not exist.") from error
+    except BadRecord as error:
+        raise UserError(f"the decoded task '{path}' is damaged, so load the task again by its name.") from error
+
+
+def data_folder(given: Path | None) -> Path | None:
+    """Return the directory of data that was given or that PROTOLITH_DATA names; it must exist."""
+    named = os.environ.get("PROTOLITH_DATA")
+    if given is None and not named:
+        return None
+    path = (given if given is not None else Path(named or "")).expanduser()
+    if not path.is_dir():
+        origin = "" if given is not None else " (from PROTOLITH_DATA)"
+        raise UserError(f"the data directory '{path}'{origin} does not exist.")
+    return path
+
+
+def folder_of(name: str) -> Path:
+    """Return the folder that a task's name stands for when it is not one of ours."""
+    path = Path(name).expanduser()
+    if path.is_dir():
+        return path
+    if path.name != name or name in (".", ".."):
+        raise UserError(f"the folder '{name}' does not exist; a task is a folder or one of {', '.join(TASKS)}.")
+    raise unknown("task", name, [*TASKS, "any folder of domain/class/image"])
+
+
+def locate(spec: TaskSpec, data: Path | None, size: int, store: Path) -> dict[str, Place]:
+    """Say for each domain where it would come from, without the network; None when nowhere is known."""
+    places: dict[str, Place] = {}
+    for domain in spec.domains:
+        place: Place = in_folder(data, spec.name, domain) if data else None
+        place = place or _in_cache(spec, domain, size, store) or spec.hub.get(domain)
+        places[domain] = place or (_rendered() if domain == "syn" else None)
+    return places
+
+
+def in_folder(data: Path, task: str, domain: str) -> Found | None:
+    """Find a domain in a directory of data, in any of the layouts."""
+    names = {plain(domain), *ALIASES.get(domain, ())}
+    inside = [*folder.subfolders(data), *folder.subfolders(data / task)]
+    for place in inside:
+        if plain(place.name) in names:
+            found = parquet.find_domain(place, domain) or classic.find(place, domain) or folder.find(place, domain)
+            if found:
+                return found
+    shared = parquet.find_shared(data / task, domain) or parquet.find_shared(data, domain)
+    return shared or classic.find(data, domain)
+
+
+def _load_named(spec: TaskSpec, data: Path | None, size: int, store: Path, progress: Progress) -> Task:
+    places = locate(spec, data, size, store)
+    if missing := [domain for domain, place in places.items() if place is None]:
+        raise _absent(spec, missing, data, "")
+    fingerprints = {
+        place.domain if isinstance(place, Found) else domain: _fingerprint(place) for domain, place in places.items()
+    }
+    path = decoded.file_for(store, spec.name, size, fingerprints)
+    if task := decoded.read_if_good(path, progress):
+        return task
+    found = _fetched(spec, places, data, progress)
+    domains = tuple(source.read(spec.classes, size, progress) for source in found)
+    notes = tuple(note for source in found for note in _notes(spec, source))
+    return decoded.write(path, Task(spec.name, spec.classes, domains, notes), fingerprints)
+
+
+def _load_folder(path: Path, size: int, store: Path, progress: Progress) -> Task:
+    found = folder.find_all(path)
+    name, classes = path.resolve().name, tuple(sorted(found[0].classes or ()))
+    fingerprints = {source.domain: source.fingerprint for source in found}
+    file = decoded.file_for(store, f"folder-{name}", size, fingerprints)  # never mistaken for one of our tasks
+    if task := decoded.read_if_good(file, progress):
+        return task
+    domains = tuple(source.read(classes, size, progress) for source in found)
+    without = [source.domain for source in found if not source.given]
+    held_out = (f"no test folder in {listed(without)}: {HELD_OUT}",) if without else ()
+    notes = (*held_out, *(note for source in found for note in source.notes))
+    return decoded.write(file, Task(name, classes, domains, notes), fingerprints)
+
+
+def _load_mini(spec: TaskSpec, size: int, store: Path, progress: Progress) -> Task:
+    from protolith.data import mini
+
+    fingerprints = {"mini": f"mini {mini.VERSION}"}
+    path = decoded.file_for(store, spec.name, size, fingerprints)
+    if task := decoded.read_if_good(path, progress):
+        return task
+    progress("mini: drawing the images")
+    classes, domains = mini.build()
+    sized = tuple(_resized(domain, size) for domain in domains)
+    return decoded.write(path, Task(spec.name, classes, sized), fingerprints)
+
+
+def _resized(domain: Domain, size: int) -> Domain:
+    parts = (type(part)(resized(part.images, size), part.labels) for part in (domain.train, domain.test))
+    return Domain(domain.name, *parts)
+
+
+def _in_cache(spec: TaskSpec, domain: str, size: int, store: Path) -> Found | None:
+    for path, header in decoded.candidates(store, spec.name, size):
+        if domain in header.domains and header.classes == spec.classes:
+
+            def read(classes: tuple[str, ...], size: int, progress: Progress, path: Path = path) -> Domain:
+                return read_task_file(path).by_name[domain]
+
+            notes = tuple(note for note in header.notes if note.startswith(f"{domain}:"))
+            given = spec.split == "official"  # whether it was another way is among the notes
+            return Found(domain, header.fingerprints[domain], f"decoded: {path}", read, given, notes=notes)
+    return None
+
+
+def _rendered() -> Found:
+    from protolith.data import syn
+
+    def read(classes: tuple[str, ...], size: int, progress: Progress) -> Domain:
+        progress("syn*: drawing the images")
+        return syn.render(size)
+
+    note = "syn*: drawn by Protolith, because the SYN data set (Roy et al. 2018) was not found"
+    return Found(
+        "syn*",
+        f"syn {syn.VERSION}",
+        "drawn by Protolith (the real SYN was not found)",
+        read,
+        True,
+        notes=(note,),
+    )
+
+
+def _fingerprint(place: Place) -> str:
+    if isinstance(place, Found):
+        return place.fingerprint
+    return place.address if place else ""
+
+
+def _fetched(spec: TaskSpec, places: Mapping[str, Place], data: Path | None, progress: Progress) -> list[Found]:
+    # All downloads come first: one sentence for all that fail, before any time is spent on decoding.
+    files: dict[HubSource, list[Path]] = {}
+    failed: dict[HubSource, str] = {}
+    for source in dict.fromkeys(place for place in places.values() if isinstance(place, HubSource)):
+        try:
+            files[source] = download(source, progress)
+        except HubUnavailable as error:
+            failed[source] = str(error)
+    if missing := [domain for domain, place in places.items() if place in failed]:
+        raise _absent(spec, missing, data, next(iter(failed.values())))
+    return [
+        hub_domain(place, domain, files[place]) if isinstance(place, HubSource) else place
+        for domain, place in places.items()
+        if place is not None
+    ]
+
+
+def _notes(spec: TaskSpec, source: Found) -> tuple[str, ...]:
+    if spec.split == "official" and not source.given:
+        return (*source.notes, f"{source.domain}: no test part was found, so {HELD_OUT}")
+    if spec.split == "mod10" and source.given:
+        return (*source.notes, f"{source.domain}: divided as its files are, not by position mod 10")
+    return source.notes
+
+
+def _absent(spec: TaskSpec, missing: list[str], data: Path | None, reason: str) -> UserError:
+    place = str(data) if data else "DIR"
+    own = [classic.EXPECTED[domain] for domain in missing if domain in classic.EXPECTED]
+    layouts = [f"{domain}/*.parquet" for domain in missing] + own + [f"{missing[0]}/<class>/<image>"]
+    if spec.split == "mod10":
+        layouts.insert(0, f"{spec.name}/*.parquet with a 'domain' column")
+    hub = f"the Hugging Face hub did not help ({reason})" if reason else "no hub repository is known for it"
+    how = "there" if data else "in a directory DIR given by --data or PROTOLITH_DATA"
+    return UserError(
+        f"task {spec.name} lacks the images of {listed(missing)} and {hub}: put files {how} "
+        f"as {' or '.join(f'{place}/{layout}' for layout in layouts)}."
+    )

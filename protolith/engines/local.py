@@ -1,0 +1,216 @@
+"""Worker processes on this machine, one thread each."""
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+from protolith import records
+from protolith.data.domain import Task
+from protolith.data.protocols import TestSet
+from protolith.engines.spool import make_spool
+from protolith.errors import RunFailed, UserError
+from protolith.evaluation.accuracy import chunks
+from protolith.federation.engine import Job, Result
+from protolith.federation.setup import Setup
+from protolith.records import Broadcast, Record, Upload, under_prefix
+
+ATTEMPTS = 3
+AHEAD = 1 << 30  # bytes of uploads that may wait for their turn
+
+
+class WorkerDied(Exception):
+    """The worker process went away before it answered."""
+
+
+class WorkerProcess:
+    """One worker process and the pipe to it."""
+
+    def __init__(self, spool: Path) -> None:
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "protolith.engines.worker", str(spool)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            bufsize=1,
+            env=environment,
+            start_new_session=True,  # Ctrl-C is for the run, which then ends its workers
+        )
+
+    def ask(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Send one message and wait for the answer."""
+        assert self.process.stdin is not None and self.process.stdout is not None
+        try:
+            self.process.stdin.write(json.dumps(message) + "\n")
+            line = self.process.stdout.readline()
+        except (OSError, ValueError) as error:
+            raise WorkerDied from error
+        if not line.endswith("\n"):
+            raise WorkerDied
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def end(self) -> None:
+        """End the process, whatever it is doing."""
+        self.process.kill()
+        self.process.wait()
+        for pipe in (self.process.stdin, self.process.stdout):
+            if pipe is not None:
+                with contextlib.suppress(OSError):
+                    pipe.close()
+
+
+class LocalEngine:
+    """Executes jobs in worker processes; a worker that dies is replaced and its job run again."""
+
+    def __init__(self, setup: Setup, task: Task, tests: Sequence[TestSet], workers: int, model_bytes: int) -> None:
+        if task.file is None:
+            raise ValueError("worker processes need the task as a file")
+        self.tests = tests
+        self.spool = make_spool()
+        settings = setup.model_dump(mode="json", include=set(Setup.model_fields))
+        start = {"setup": settings, "task": str(task.file)}
+        (self.spool / "start.json").write_text(json.dumps(start))
+        # How many jobs may be out of order, so that the uploads that wait for their turn stay within bounds.
+        self._group = max(2 * workers, min(64, AHEAD // max(1, model_bytes)))
+        self._closed = False
+        self._files = 0
+        self._lock = threading.RLock()
+        self._shared: dict[int, tuple[Record, Path]] = {}
+        self._idle: SimpleQueue[WorkerProcess] = SimpleQueue()
+        self.processes = [WorkerProcess(self.spool) for _ in range(workers)]
+        for process in self.processes:
+            self._idle.put(process)
+        self._threads = ThreadPoolExecutor(workers)
+
+    def train(self, jobs: Sequence[Job], broadcast: Callable[[int], Broadcast]) -> Iterator[Result]:
+        """Start the largest clients first; hand results over in the order of the jobs."""
+        futures: dict[int, Future[Result]] = {}
+        for first in range(0, len(jobs), self._group):
+            for job in sorted(jobs[first : first + self._group], key=lambda job: -job.size):
+                futures[job.client] = self._threads.submit(self._train, job, broadcast)
+        try:
+            for job in jobs:
+                yield futures.pop(job.client).result()
+        finally:
+            self._forget_shared()
+
+    def _train(self, job: Job, broadcast: Callable[[int], Broadcast]) -> Result:
+        message = broadcast(job.client)
+        upload_file, knowledge_file = self._new_file(), self._new_file()
+        records.write(knowledge_file, message.knowledge)
+        answer = self._ask(
+            f"client {job.name}",
+            {
+                "kind": "train",
+                "client": job.client,
+                "round": job.round,
+                "weights": str(self._share(message.weights)),
+                "knowledge": str(knowledge_file),
+                "memory_in": str(job.memory_in) if job.memory_in else "",
+                "memory_out": str(job.memory_out),
+                "upload": str(upload_file),
+                "evaluate": job.evaluate,
+            },
+        )
+        record = records.read(upload_file)
+        for file in (upload_file, knowledge_file):
+            with contextlib.suppress(OSError):  # a mapped file cannot be removed everywhere; the spool goes later
+                file.unlink()
+        upload = Upload(
+            job.client,
+            answer["count"],
+            under_prefix("weights", record),
+            under_prefix("knowledge", record),
+            answer["metrics"],
+        )
+        return Result(upload, answer["remembered"])
+
+    def evaluate(self, weights: Record, knowledge: Record) -> dict[str, float]:
+        """Test weights on every test set, in chunks."""
+        files = {"weights": str(self._share(weights)), "knowledge": str(self._share(knowledge))}
+        pieces = chunks(self.tests)
+        asked = [
+            self._threads.submit(
+                self._ask,
+                "the evaluation",
+                {"kind": "evaluate", **files, "chunk": [piece.test, piece.start, piece.stop]},
+            )
+            for piece in pieces
+        ]
+        correct = [0] * len(self.tests)
+        for piece, answer in zip(pieces, asked, strict=True):
+            correct[piece.test] += answer.result()["correct"]
+        self._forget_shared()
+        return {test.name: 100.0 * c / len(test.rows) for test, c in zip(self.tests, correct, strict=True)}
+
+    def close(self) -> None:
+        """End the workers and remove the spool."""
+        with self._lock:
+            self._closed = True
+            for process in self.processes:
+                process.end()
+        self._threads.shutdown(cancel_futures=True)
+        shutil.rmtree(self.spool, ignore_errors=True)
+
+    def _ask(self, who: str, message: dict[str, Any]) -> dict[str, Any]:
+        """Have one worker answer; run the job again when the worker dies or the job fails."""
+        problem = ""
+        for _ in range(ATTEMPTS):
+            worker = self._idle.get()
+            try:
+                answer = worker.ask(message)
+            except WorkerDied:
+                if self._closed:
+                    raise
+                code = worker.process.wait()
+                problem = f"its worker process ended with code {code}"
+                worker = self._replace(worker)
+                continue
+            finally:
+                self._idle.put(worker)
+            if answer["ok"]:
+                return answer
+            if answer.get("user"):
+                raise UserError(answer["error"])
+            problem = answer["error"]
+            print(answer["trace"], file=sys.stderr)
+        raise RunFailed(f"{who} failed {ATTEMPTS} times: {problem}.")
+
+    def _replace(self, worker: WorkerProcess) -> WorkerProcess:
+        worker.end()
+        with self._lock:
+            if self._closed:
+                raise WorkerDied
+            fresh = WorkerProcess(self.spool)
+            self.processes[self.processes.index(worker)] = fresh
+        return fresh
+
+    def _new_file(self) -> Path:
+        with self._lock:
+            self._files += 1
+            return self.spool / f"{self._files}.safetensors"
+
+    def _share(self, record: Record) -> Path:
+        """Write a record that several jobs need once."""
+        with self._lock:
+            if id(record) not in self._shared:
+                path = self._new_file()
+                records.write(path, record)
+                self._shared[id(record)] = (record, path)
+            return self._shared[id(record)][1]
+
+    def _forget_shared(self) -> None:
+        for _, path in self._shared.values():
+            with contextlib.suppress(OSError):
+                path.unlink()
+        self._shared.clear()

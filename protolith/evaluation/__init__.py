@@ -1,0 +1,1 @@
+"""Accuracy by test set and by domain."""

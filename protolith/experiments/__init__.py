@@ -1,0 +1,1 @@
+"""Many runs: sweeps, and tables of what came out."""

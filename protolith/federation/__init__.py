@@ -1,0 +1,1 @@
+"""The server loop, the clients' work, the guards."""

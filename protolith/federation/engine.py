@@ -1,0 +1,45 @@
+"""What the server loop asks of an engine."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from protolith.records import Broadcast, Record, Upload
+
+
+@dataclass(frozen=True)
+class Job:
+    """One client's work in one round. Memory is read from one file and written to another."""
+
+    client: int
+    name: str
+    round: int
+    size: int
+    memory_in: Path | None
+    memory_out: Path
+    evaluate: bool
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came of a job."""
+
+    upload: Upload
+    remembered: bool
+
+
+class Engine(Protocol):
+    """A place where clients' work is executed."""
+
+    def train(self, jobs: Sequence[Job], broadcast: Callable[[int], Broadcast]) -> Iterator[Result]:
+        """Execute the jobs in any order, and hand the results over in the order of the jobs."""
+        ...
+
+    def evaluate(self, weights: Record, knowledge: Record) -> dict[str, float]:
+        """Test weights on every test set: accuracy in per cent by the test set's name."""
+        ...
+
+    def close(self) -> None:
+        """Give everything back."""
+        ...

@@ -1,0 +1,136 @@
+"""A client's work as a pure function of what it is given, and the place where it is done."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import cast
+
+import torch
+
+from protolith.data.domain import Split, Task
+from protolith.data.protocols import Allocation, allocate, select
+from protolith.evaluation.accuracy import Chunk, count_correct
+from protolith.federation.setup import Setup
+from protolith.methods.base import Context, Roster
+from protolith.methods.fedavg import load_weights
+from protolith.methods.registry import get_method
+from protolith.models import Network, build_model
+from protolith.records import Broadcast, Record, Upload, clone
+from protolith.seeds import derive
+
+
+def choose_device(name: str) -> torch.device:
+    """Turn the setting into a device; `auto` takes the fastest there is."""
+    if name != "auto":
+        return torch.device(name)
+    if torch.cuda.is_available():
+        return torch.device("cuda")
+    return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Compute on one thread: workers are processes, and sums then come out the same everywhere."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+class Workplace:
+    """What a worker holds ready: the task, one resident model, the method."""
+
+    def __init__(self, setup: Setup, task: Task) -> None:
+        self.setup = setup
+        self.task = task
+        self.allocation: Allocation = allocate(task, setup.protocol, setup.seed)
+        self.method = get_method(setup.method)
+        self.params = self.method.params.model_validate(setup.params)
+        self.device = choose_device(setup.device)
+        model = build_model(setup.model.name, len(task.classes), setup.model.width, setup.seed)
+        self.initial = clone(model.state_dict())
+        # channels_last is the layout in which CPU and GPU convolutions are fastest.
+        self.model = model.to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+    def roster(self) -> Roster:
+        """What the server may know about the clients."""
+        counts = tuple(len(client.rows) for client in self.allocation.clients)
+        return Roster(counts, len(self.task.classes), self._feature_length(), self.setup.rounds)
+
+    def _feature_length(self) -> int:
+        probe = torch.zeros(1, 3, self.setup.size, self.setup.size, device=self.device)
+        self.model.eval()
+        with torch.inference_mode():
+            return int(cast(Network, self.model).features(probe).shape[1])
+
+    def client_data(self, client: int) -> Split:
+        """The private data set of a client."""
+        spec = self.allocation.clients[client]
+        return select(self.task.by_name[spec.domain], spec.rows)
+
+    def test_data(self, chunk: Chunk) -> Split:
+        """The images of a chunk of a test set."""
+        test = self.allocation.tests[chunk.test]
+        return select(self.task.by_name[test.domain], test.rows[chunk.start : chunk.stop])
+
+    def update(
+        self, client: int, round_: int, broadcast: Broadcast, memory: Record, evaluate: bool = False
+    ) -> tuple[Upload, Record]:
+        """Run `local_update` for one client; with `evaluate`, test its model on everything afterwards."""
+        seed = derive(self.setup.seed, "round", round_, "client", client)
+        context = Context(
+            client=client,
+            round=round_,
+            rounds=self.setup.rounds,
+            classes=len(self.task.classes),
+            params=self.params,
+            training=self.setup.training,
+            buffers=self.setup.buffers,
+            model=self.model,
+            data=self.client_data(client),
+            weights=broadcast.weights,
+            knowledge={name: tensor.to(self.device) for name, tensor in broadcast.knowledge.items()},
+            memory=memory,
+            rng=torch.Generator().manual_seed(seed),
+            seed=seed,
+            device=self.device,
+            run_seed=self.setup.seed,
+        )
+        upload, new_memory = local_update(self.method.client, context)
+        if evaluate:
+            upload.metrics.update(self._own_accuracy(broadcast.knowledge))
+        return upload, new_memory
+
+    def _own_accuracy(self, knowledge: Record) -> dict[str, float]:
+        """Test the model as training left it on every test set: `accuracy/<name>` in per cent."""
+        found: dict[str, float] = {}
+        for index, test in enumerate(self.allocation.tests):
+            whole = Chunk(index, 0, len(test.rows))
+            found[f"accuracy/{test.name}"] = 100.0 * self._correct(whole, knowledge) / len(test.rows)
+        return found
+
+    def count_correct(self, weights: Mapping[str, torch.Tensor], knowledge: Record, chunk: Chunk) -> int:
+        """Test weights on a chunk."""
+        load_weights(self.model, dict(weights))
+        return self._correct(chunk, knowledge)
+
+    def _correct(self, chunk: Chunk, knowledge: Record) -> int:
+        on_device = {name: tensor.to(self.device) for name, tensor in knowledge.items()}
+        predict = self.method.predict
+        with one_thread():
+            return count_correct(
+                self.model, lambda model, images: predict(model, images, on_device), self.test_data(chunk), self.device
+            )
+
+
+def local_update(client_type: type, context: Context) -> tuple[Upload, Record]:
+    """Do one client's work of one round. The result depends on the context alone."""
+    with one_thread(), torch.random.fork_rng(devices=_cuda_devices(context.device)):
+        torch.manual_seed(context.seed)  # for layers that draw without a generator, such as dropout
+        upload, memory = client_type(context).update()
+    return cast(Upload, upload), cast(Record, memory)
+
+
+def _cuda_devices(device: torch.device) -> list[torch.device]:
+    return [device] if device.type == "cuda" else []

@@ -1,0 +1,144 @@
+"""What a method is made of: options, a client half and a server half."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor, nn
+
+from protolith.data.augment import crop, flip, to_input
+from protolith.data.domain import Split
+from protolith.records import Record
+
+
+class Params(BaseModel):
+    """The options of a method. Every field has a default and a description that gives its reason."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    # What the papers use on a task where it differs from the field's default: task -> option -> value.
+    by_task: ClassVar[dict[str, dict[str, Any]]] = {}
+
+
+class Training(BaseModel):
+    """How a client trains locally."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    epochs: int = Field(10, ge=1, description="local epochs in a round")
+    batch: int = Field(64, ge=1, description="images in a batch (the last one of an epoch may be smaller)")
+    lr: float = Field(0.01, gt=0, description="learning rate of SGD, without a schedule")
+    momentum: float = Field(0.9, ge=0, lt=1, description="momentum of SGD; the optimiser is new in every round")
+    weight_decay: float = Field(1e-5, ge=0, description="weight decay of SGD")
+    crop: int = Field(4, ge=0, description="random shifts of the training images by up to so many pixels")
+    flip: bool = Field(True, description="random mirroring of the training images")
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Images as the network wants them, with their labels."""
+
+    images: Tensor
+    labels: Tensor
+    epoch: int
+    rows: Tensor  # which of the client's images these are
+
+
+@dataclass(frozen=True)
+class Output:
+    """What the network made of a batch."""
+
+    features: Tensor
+    logits: Tensor
+
+
+@dataclass
+class Context:
+    """Everything that a client's work depends on."""
+
+    client: int
+    round: int
+    rounds: int
+    classes: int
+    params: Any
+    training: Training
+    buffers: Literal["average", "local"]
+    model: nn.Module
+    data: Split
+    weights: Record
+    knowledge: Record
+    memory: Record
+    rng: torch.Generator
+    seed: int
+    device: torch.device
+    run_seed: int = 0  # the same for all clients and rounds
+
+
+@dataclass(frozen=True)
+class Roster:
+    """What the server knows about the clients: how many images each holds, and the shape of the problem."""
+
+    counts: tuple[int, ...]
+    classes: int
+    features: int
+    rounds: int
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What a tensor in an upload must look like; None is any length."""
+
+    shape: tuple[int | None, ...]
+    dtype: torch.dtype = torch.float32
+    least: float | None = None
+    most: float | None = None
+
+    def problem(self, tensor: Tensor) -> str | None:
+        """Say what is wrong with a tensor, or nothing."""
+        shape = tuple(tensor.shape)
+        if len(shape) != len(self.shape) or any(
+            want is not None and want != have for want, have in zip(self.shape, shape, strict=True)
+        ):
+            return f"has shape {list(shape)} instead of {[want if want is not None else 'any' for want in self.shape]}"
+        if tensor.dtype != self.dtype:
+            return f"is {tensor.dtype} instead of {self.dtype}"
+        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+            return "has numbers that are not finite"
+        if self.least is not None and tensor.numel() and float(tensor.min()) < self.least:
+            return f"has numbers below {self.least:g}"
+        if self.most is not None and tensor.numel() and float(tensor.max()) > self.most:
+            return f"has numbers above {self.most:g}"
+        return None
+
+
+@dataclass
+class Terms:
+    """Means of the loss terms over a round, kept as tensors so that training never waits for them."""
+
+    sums: dict[str, Tensor] = field(default_factory=dict)
+    steps: int = 0
+
+    def add(self, terms: dict[str, Tensor]) -> None:
+        """Take in the terms of one step."""
+        self.steps += 1
+        for name, term in terms.items():
+            value = term.detach().double()
+            self.sums[name] = self.sums[name] + value if name in self.sums else value
+
+    def means(self) -> dict[str, float]:
+        """Mean of each term over all steps."""
+        return {name: float(total) / self.steps for name, total in self.sums.items()}
+
+
+def batches(data: Split, training: Training, rng: torch.Generator, device: torch.device, epoch: int) -> Iterator[Batch]:
+    """Go once through a client's images in random order, augmented."""
+    order = torch.randperm(len(data), generator=rng)
+    for rows in torch.split(order, training.batch):
+        images = data.images[rows]
+        if training.crop:
+            images = crop(images, rng, training.crop)
+        if training.flip:
+            images = flip(images, rng)
+        yield Batch(to_input(images, device), data.labels[rows].to(device), epoch, rows)

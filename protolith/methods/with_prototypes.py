@@ -1,0 +1,125 @@
+"""What methods with class prototypes share: a client that collects them, a server that receives them.
+
+A set of class prototypes is a tensor [K, d] beside counts [K]; the rows of absent classes are zeros.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from protolith.data.augment import to_input
+from protolith.methods import base, fedavg
+from protolith.methods.base import Batch, Context, Output, Spec
+from protolith.methods.fedavg import stacked
+from protolith.prototypes import ClassMeans, Clusters, ema
+from protolith.records import Record, Upload
+
+PASS_BATCH = 64
+
+
+class Params(base.Params):
+    """Options of every method with class prototypes."""
+
+    proto_pass: Literal["last_epoch_train", "eval_pass"] = Field(
+        "last_epoch_train",
+        description="local prototypes from the last epoch's training features (as the public code of FPL, and no "
+        "extra pass), or from a pass in evaluation mode after training (as the papers' algorithms print it)",
+    )
+
+
+class Client(fedavg.Client):
+    """Averages its features by class and sends the means with their counts."""
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self.means: ClassMeans | None = None
+
+    def observe(self, batch: Batch, out: Output) -> None:
+        """Collect the last epoch's features, as they were before each step."""
+        if self.params.proto_pass == "last_epoch_train" and batch.epoch == self.training.epochs - 1:
+            self._collect(out.features, batch.labels)
+
+    def upload(self) -> Upload:
+        """Weights and prototypes."""
+        if self.params.proto_pass == "eval_pass":
+            self.means = None
+            self.pass_over_data()
+        return super().upload().with_knowledge(**self.prototypes())
+
+    def prototypes(self) -> Record:
+        """The mean feature of each class (FPL Eq. 2), and the number of images behind it."""
+        assert self.means is not None
+        return {"prototypes": self.means.means().cpu(), "counts": self.means.counts.cpu()}
+
+    def pass_over_data(self) -> None:
+        """Collect the features of all images in evaluation mode, without augmentation."""
+        self.model.eval()
+        with torch.inference_mode():
+            for rows in torch.split(torch.arange(len(self.data)), PASS_BATCH):
+                self.look_at(self.data.images[rows], self.data.labels[rows].to(self.device))
+
+    def look_at(self, images: Tensor, labels: Tensor) -> None:
+        """Collect the features of some stored images."""
+        self._collect(self.model.features(to_input(images, self.device)), labels)
+
+    def _collect(self, features: Tensor, labels: Tensor) -> None:
+        if self.means is None:
+            self.means = ClassMeans(self.context.classes, features.shape[1])
+        self.means.add(features, labels)
+
+
+class Server(fedavg.Server):
+    """Expects prototypes and counts in every upload."""
+
+    def schema(self) -> dict[str, Spec]:
+        """One row for each class."""
+        classes, features = self.roster.classes, self.roster.features
+        return {
+            "prototypes": Spec((classes, features)),
+            "counts": Spec((classes,), torch.int64, least=0),
+        }
+
+    def take_global(self, new: Tensor, present: Tensor, new_weight: float = 1.0) -> None:
+        """Make these the global prototypes `global` [K, d] and `present` [K].
+
+        Classes that nobody sent keep the prototype they had; with a `new_weight` below 1 the others move to the
+        new one by that much only.
+        """
+        if "global" in self.knowledge:
+            old = self.knowledge
+            new, present = ema(old["global"], old["present"], new, present, new_weight)
+        self.knowledge = {**self.knowledge, "global": new, "present": present}
+
+    def take_clusters(self, found: Clusters) -> None:
+        """Make these the cluster prototypes `clusters` [C, d] with `cluster_labels` [C].
+
+        Classes that nobody sent keep the clusters they had.
+        """
+        clusters, labels = found.prototypes, found.labels
+        if "clusters" in self.knowledge:
+            kept = ~torch.isin(self.knowledge["cluster_labels"], labels)
+            clusters = torch.cat([clusters, self.knowledge["clusters"][kept]])
+            labels = torch.cat([labels, self.knowledge["cluster_labels"][kept]])
+        self.knowledge = {**self.knowledge, "clusters": clusters, "cluster_labels": labels}
+
+    @staticmethod
+    def received(uploads: Sequence[Upload]) -> tuple[Tensor, Tensor]:
+        """All clients' prototypes [M, K, d] and their counts [M, K]."""
+        return stacked(uploads, "prototypes"), stacked(uploads, "counts")
+
+
+@contextmanager
+def same_statistics(model: nn.Module) -> Iterator[None]:
+    """Keep BatchNorm's running statistics as they are during an extra pass in training mode."""
+    norms = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm) and m.track_running_stats]
+    for norm in norms:
+        norm.track_running_stats = False
+    try:
+        yield
+    finally:
+        for norm in norms:
+            norm.track_running_stats = True

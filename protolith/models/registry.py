@@ -1,0 +1,58 @@
+"""The names of the networks. Anything with `features(images)` and `head` can be registered."""
+
+from collections.abc import Callable
+from typing import Protocol, TypeVar, cast, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+
+from protolith.errors import UserError, unknown
+from protolith.seeds import derive
+
+
+@runtime_checkable
+class Network(Protocol):
+    """What a method needs of a network: features [n, d] of images [n, 3, h, w], and a head on them."""
+
+    head: nn.Module
+
+    def features(self, images: Tensor) -> Tensor:
+        """Encode images into features."""
+        ...
+
+
+Build = Callable[[int, int], nn.Module]  # (number of classes, width) -> network
+_BUILDERS: dict[str, Build] = {}
+BuildType = TypeVar("BuildType", bound=Build)
+
+
+def register_model(name: str) -> Callable[[BuildType], BuildType]:
+    """Register a function `build(classes, width) -> network` under a name."""
+
+    def add(build: BuildType) -> BuildType:
+        _BUILDERS[name] = build
+        return build
+
+    return add
+
+
+def model_names() -> list[str]:
+    """Every registered network."""
+    return sorted(_BUILDERS)
+
+
+def only_here(name: str) -> bool:
+    """Tell whether a network was registered by the user, so that workers know it only through a plug-in."""
+    return not _BUILDERS[name].__module__.startswith("protolith.")
+
+
+def build_model(name: str, classes: int, width: int, seed: int) -> nn.Module:
+    """Build a network whose initial weights depend on the seed alone."""
+    if name not in _BUILDERS:
+        raise unknown("model", name, model_names())
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(derive(seed, "model"))
+        model = _BUILDERS[name](classes, width)
+    if not isinstance(model, Network) or not isinstance(cast(object, model.head), nn.Module):
+        raise UserError(f"model '{name}' must have a method features(images) and a module head.")
+    return cast(nn.Module, model)

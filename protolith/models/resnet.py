@@ -1,0 +1,82 @@
+"""The papers' residual networks: a 3×3 stem without pooling, four stages, global average pooling."""
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from protolith.models.registry import register_model
+
+
+class Pointwise(nn.Conv2d):
+    """A 1×1 convolution with a stride, also for fewer than 8 inputs.
+
+    There, in channels-last memory, oneDNN's strided kernel writes past its buffers and the process dies; the
+    same pixels are taken by slicing instead.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Convolve every pixel that the stride leaves."""
+        if self.in_channels >= 8:
+            return super().forward(x)
+        return F.conv2d(x[:, :, :: self.stride[0], :: self.stride[1]], self.weight)
+
+
+class Block(nn.Module):
+    """Two 3×3 convolutions with batch normalisation and a shortcut."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(outputs)
+        self.conv2 = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
+        self.bn2 = nn.BatchNorm2d(outputs)
+        self.downsample: nn.Module | None = None
+        if stride != 1 or inputs != outputs:
+            self.downsample = nn.Sequential(Pointwise(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Add the shortcut to the residual."""
+        shortcut = x if self.downsample is None else self.downsample(x)
+        out = F.relu(self.bn1(self.conv1(x)), inplace=True)
+        out = self.bn2(self.conv2(out))
+        return F.relu(out.add_(shortcut), inplace=True)
+
+
+class ResNet(nn.Module):
+    """A residual network whose stages are `width`, 2, 4 and 8 × `width` channels wide."""
+
+    def __init__(self, blocks: tuple[int, int, int, int], classes: int, width: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(3, width, 3, 1, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(width)
+        inputs = width
+        for stage, depth in enumerate(blocks):
+            outputs = width * 2**stage
+            strides = [1 if stage == 0 else 2] + [1] * (depth - 1)
+            layers = [Block(inputs if i == 0 else outputs, outputs, stride) for i, stride in enumerate(strides)]
+            self.add_module(f"layer{stage + 1}", nn.Sequential(*layers))
+            inputs = outputs
+        self.head = nn.Linear(inputs, classes)
+
+    def features(self, images: Tensor) -> Tensor:
+        """Encode images into non-negative features of 8 × `width` numbers."""
+        x = F.relu(self.bn1(self.conv1(images)), inplace=True)
+        for stage in range(1, 5):
+            x = self.get_submodule(f"layer{stage}")(x)
+        return x.mean(dim=(2, 3))
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Classify images: one row of logits each."""
+        logits: Tensor = self.head(self.features(images))
+        return logits
+
+
+@register_model("resnet10")
+def resnet10(classes: int, width: int) -> ResNet:
+    """ResNet-10: one block a stage (4,903,242 parameters at width 64 and 10 classes)."""
+    return ResNet((1, 1, 1, 1), classes, width)
+
+
+@register_model("resnet18")
+def resnet18(classes: int, width: int) -> ResNet:
+    """ResNet-18: two blocks a stage (11,173,962 parameters at width 64 and 10 classes)."""
+    return ResNet((2, 2, 2, 2), classes, width)

@@ -1,0 +1,131 @@
+"""Records: named tensors, the only thing that crosses a boundary (process, network or disk)."""
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+Record = dict[str, Tensor]
+
+
+class BadRecord(Exception):
+    """A file that should hold a record does not."""
+
+
+def nbytes(record: Mapping[str, Tensor]) -> int:
+    """Count the bytes of the tensors of a record."""
+    return sum(tensor.numel() * tensor.element_size() for tensor in record.values())
+
+
+def clone(record: Mapping[str, Tensor]) -> Record:
+    """Copy a record, detached, on the CPU."""
+    return {name: tensor.detach().to("cpu", copy=True) for name, tensor in record.items()}
+
+
+def with_prefix(prefix: str, record: Mapping[str, Tensor]) -> Record:
+    """Put `prefix/` before every name."""
+    return {f"{prefix}/{name}": tensor for name, tensor in record.items()}
+
+
+def under_prefix(prefix: str, record: Mapping[str, Tensor]) -> Record:
+    """Take the entries whose name starts with `prefix/`, without it."""
+    start = f"{prefix}/"
+    return {name[len(start) :]: tensor for name, tensor in record.items() if name.startswith(start)}
+
+
+def write(
+    path: Path, record: Mapping[str, Tensor], *, about: Mapping[str, Any] | None = None, sync: bool = False
+) -> None:
+    """Write a record as safetensors: complete under its name, or not there at all."""
+    # One entry, because safetensors writes several in random order and the same record must give the same bytes.
+    metadata = {"about": json.dumps(about, sort_keys=True)} if about else None
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in record.items()}
+    save_file(contiguous, str(temporary), metadata=metadata)
+    if sync:
+        with temporary.open("rb+") as file:
+            os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+def read(path: Path) -> Record:
+    """Read a record; the tensors are mapped from the file, not copied, where the platform allows."""
+    return read_with_about(path)[0]
+
+
+def read_with_about(path: Path) -> tuple[Record, dict[str, Any]]:
+    """Read a record and what was written about it."""
+    with _opened(path) as file:
+        return {name: file.get_tensor(name) for name in file.keys()}, _about(file)  # noqa: SIM118
+
+
+def read_about(path: Path) -> dict[str, Any]:
+    """Read what was written about a record, without its tensors."""
+    with _opened(path) as file:
+        return _about(file)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    try:
+        with safe_open(str(path), framework="pt") as file:
+            yield file
+    except FileNotFoundError:
+        raise
+    except (SafetensorError, OSError, ValueError) as error:
+        raise BadRecord(f"{path}: {error}") from error
+
+
+def _about(file: Any) -> dict[str, Any]:
+    about: dict[str, Any] = json.loads((file.metadata() or {}).get("about", "{}"))
+    return about
+
+
+@dataclass(frozen=True)
+class Broadcast:
+    """What the server sends one client."""
+
+    weights: Record
+    knowledge: Record = field(default_factory=dict)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes on the wire, without framing."""
+        return nbytes(self.weights) + nbytes(self.knowledge)
+
+
+@dataclass(frozen=True)
+class Upload:
+    """What a client sends back."""
+
+    client: int
+    count: int
+    weights: Record = field(default_factory=dict)
+    knowledge: Record = field(default_factory=dict)
+    metrics: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes on the wire, without framing."""
+        return nbytes(self.weights) + nbytes(self.knowledge)
+
+    def with_knowledge(self, **tensors: Tensor) -> "Upload":
+        """Return this upload with more knowledge."""
+        return Upload(self.client, self.count, self.weights, {**self.knowledge, **tensors}, self.metrics)
+
+    def without_weights(self) -> "Upload":
+        """Return this upload without its weights: what a streaming aggregation keeps of it."""
+        return Upload(self.client, self.count, {}, self.knowledge, self.metrics)
+
+
+def is_finite(record: Mapping[str, Tensor]) -> bool:
+    """Tell whether every number of a record is finite."""
+    return all(bool(torch.isfinite(tensor).all()) for tensor in record.values() if tensor.is_floating_point())

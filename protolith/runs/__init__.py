@@ -1,0 +1,1 @@
+"""Configuration, run directory, checkpoints, resume."""

@@ -1,0 +1,150 @@
+"""Configuration: layers of settings, resolved into one complete description of a run."""
+
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import tomli_w
+from pydantic import BaseModel, Field, ValidationError
+
+from protolith.data.domain import Task
+from protolith.data.protocols import PROTOCOLS, complete
+from protolith.errors import UserError, unknown
+from protolith.federation.setup import Setup
+from protolith.methods.registry import get_method, load_plugin
+from protolith.models import model_names
+from protolith.runs.defaults import Tree, defaults_for
+
+
+class RunConfig(Setup):
+    """A resolved run: everything that is needed to repeat it."""
+
+    engine: Literal["local", "ray", "flower"] = Field("local", description="where clients' work is executed")
+    workers: int = Field(-1, ge=-1, description="worker processes; -1: one for each core, 0: none (for debugging)")
+    evaluate_every: int = Field(1, ge=1, description="test every so many rounds (the last five always)")
+    checkpoint_every: int = Field(1, ge=1, description="write a checkpoint every so many rounds")
+
+
+def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> Tree:
+    """Lay one tree of settings over another."""
+    merged = dict(base)
+    for key, value in over.items():
+        below = merged.get(key)
+        # Clients and samples by domain are one value each: a new table replaces the old one.
+        whole = key in ("clients", "samples")
+        merged[key] = (
+            merge(below, value) if isinstance(below, dict) and isinstance(value, dict) and not whole else value
+        )
+    return merged
+
+
+def resolve(layers: Iterable[Mapping[str, Any]]) -> RunConfig:
+    """Resolve the user's layers (the weakest first) over the defaults of task, protocol and method."""
+    given: Tree = {}
+    for layer in layers:
+        given = merge(given, layer)
+    for plugin in given.get("plugins", []):
+        load_plugin(str(plugin))
+    method = get_method(str(given.get("method", "fedavg")))
+    task = str(given.get("task", "mini"))
+    protocol = str(given.get("protocol", {}).get("name", "shift"))
+    if protocol not in PROTOCOLS:
+        raise unknown("protocol", protocol, PROTOCOLS)
+    tree: Tree = {}
+    for default in defaults_for(task, protocol):
+        tree = merge(tree, default)
+    tree = merge(tree, {"params": method.params.by_task.get(task, {})})
+    tree = merge(tree, given)
+    if (model := tree.get("model", {}).get("name", "resnet10")) not in model_names():
+        raise unknown("model", str(model), model_names())
+    params = validated(method.params, tree.get("params", {}), "params.")
+    return validated(RunConfig, {**tree, "params": params.model_dump()})
+
+
+def complete_for(config: RunConfig, task: Task) -> RunConfig:
+    """Write the task's clients and samples into a configuration, so that nothing is left to defaults."""
+    return config.model_copy(update={"protocol": complete(config.protocol, task)})
+
+
+Settings = TypeVar("Settings", bound=BaseModel)
+
+
+def validated(kind: type[Settings], values: Mapping[str, Any], prefix: str = "") -> Settings:
+    """Validate settings; the first fault becomes one sentence that names the key and what is allowed."""
+    try:
+        return kind.model_validate(values)
+    except ValidationError as error:
+        fault = error.errors()[0]
+        places = [str(part) for part in fault["loc"]]
+        if fault["type"] == "extra_forbidden":
+            raise unknown("key", prefix + ".".join(places), [prefix + name for name in keys_of(kind)]) from None
+        raise UserError(f"{prefix}{'.'.join(places)} = {fault['input']!r}: {fault['msg'].lower()}.") from None
+
+
+def keys_of(kind: type[BaseModel], prefix: str = "") -> list[str]:
+    """All keys of a settings class, dotted."""
+    names: list[str] = []
+    for name, info in kind.model_fields.items():
+        inner = info.annotation
+        if isinstance(inner, type) and issubclass(inner, BaseModel):
+            names += keys_of(inner, f"{prefix}{name}.")
+        else:
+            names.append(prefix + name)
+    return names
+
+
+def parse_set(settings: Iterable[str], method: str, plugins: Iterable[str] = ()) -> Tree:
+    """Turn `key=value` settings into a tree. A key may be short (`lr`) where only one setting has that name."""
+    tree: Tree = {}
+    for plugin in plugins:
+        load_plugin(plugin)
+    params = [f"params.{name}" for name in get_method(method).params.model_fields]
+    keys = [key for key in keys_of(RunConfig) if key != "params"] + params
+    for setting in settings:
+        key, equals, text = setting.partition("=")
+        if not equals:
+            raise UserError(f"--set {setting}: it has the form key=value.")
+        branch = tree
+        *path, last = _full_key(key.strip(), keys).split(".")
+        for part in path:
+            branch = branch.setdefault(part, {})
+        branch[last] = _value(text.strip())
+    return tree
+
+
+def _full_key(key: str, keys: list[str]) -> str:
+    if key in keys or key.startswith(("protocol.clients.", "protocol.samples.")):
+        return key
+    matches = [full for full in keys if full.rsplit(".", 1)[-1] == key]
+    if len(matches) == 1:
+        return matches[0]
+    if matches:
+        raise UserError(f"--set {key}: the name is short for {' and '.join(matches)}; write which one.")
+    short = [full.rsplit(".", 1)[-1] for full in keys]
+    raise unknown("key in --set", key, keys if "." in key else sorted({*keys, *short}, key=len))
+
+
+def _value(text: str) -> Any:
+    """Read a value as TOML does; a bare word is a string, and true and false may be capitalised."""
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def read_toml(path: Path) -> Tree:
+    """Read a configuration file."""
+    try:
+        return tomllib.loads(path.read_text())
+    except FileNotFoundError:
+        raise UserError(f"the configuration file {path} does not exist.") from None
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise UserError(f"the configuration file {path} cannot be read: {error}.") from None
+
+
+def to_toml(config: RunConfig) -> str:
+    """Write a configuration out, complete."""
+    return tomli_w.dumps(config.model_dump(mode="json"))

@@ -1,0 +1,48 @@
+"""What each task is run with when the user says nothing: the papers' settings, and quick ones for `mini`.
+
+The user's own words always win over these.
+"""
+
+from typing import Any
+
+Tree = dict[str, Any]
+
+_PAPERS: Tree = {"rounds": 100, "model": {"width": 64}, "training": {"epochs": 10}}
+
+TASK_DEFAULTS: dict[str, Tree] = {
+    "mini": {
+        "rounds": 10,
+        "model": {"width": 16},
+        "training": {"epochs": 5, "batch": 32, "flip": False},
+        "protocol": {"samples": 0.2},
+    },
+    "digits": {
+        **_PAPERS,
+        "training": {"epochs": 10, "batch": 64},
+        "protocol": {"samples": {"mnist": 600, "usps": 72, "svhn": 732, "syn": 100}},
+    },
+    "digit5": {
+        **_PAPERS,
+        "training": {"epochs": 10, "batch": 64},
+        "protocol": {"samples": {"mnist": 600, "usps": 72, "svhn": 732, "syn": 100, "mnistm": 590}},
+    },
+    "office10": {**_PAPERS, "training": {"epochs": 10, "batch": 64}, "protocol": {"samples": 0.2, "repair": True}},
+    "pacs": {**_PAPERS, "training": {"epochs": 10, "batch": 16}, "protocol": {"samples": 0.3}},
+}
+
+# A folder of one's own: one client per domain that holds all of it, and a size that a laptop can train.
+FOLDER_DEFAULTS: Tree = {"rounds": 20, "model": {"width": 16}, "training": {"epochs": 5, "batch": 32}}
+
+PROTOCOL_DEFAULTS: dict[tuple[str, str], Tree] = {
+    # Of an unseen domain every image is a test image; Digits have an official test part.
+    ("office10", "unseen"): {"protocol": {"eval": "all"}},
+    ("pacs", "unseen"): {"protocol": {"eval": "all"}},
+    # FedCode: a twentieth of its domain for each Digit5 client, the whole domain divided for PACS.
+    ("digit5", "local"): {"protocol": {"samples": 0.05}},
+    ("pacs", "local"): {"protocol": {"samples": {}}},
+}
+
+
+def defaults_for(task: str, protocol: str) -> list[Tree]:
+    """The layers of defaults for a task under a protocol, the weakest first."""
+    return [TASK_DEFAULTS.get(task, FOLDER_DEFAULTS), PROTOCOL_DEFAULTS.get((task, protocol), {})]

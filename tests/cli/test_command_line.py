@@ -1,0 +1,190 @@
+"""The contract of the command line, above all what it says when the request is wrong."""
+
+import json
+import shutil
+import sys
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from protolith.cli.main import main
+
+SMALL = ["--rounds", "2", "--workers", "0", "--set", "width=4", "--set", "epochs=1", "--set", "samples=16"]
+
+
+@pytest.fixture
+def protolith(monkeypatch, capsys, tmp_path):
+    """Run a command in this process: exit code, output, error output."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments):
+        monkeypatch.setattr(sys, "argv", ["protolith", *map(str, arguments)])
+        with pytest.raises(SystemExit) as left:
+            main()
+        captured = capsys.readouterr()
+        return left.value.code, captured.out, captured.err
+
+    return call
+
+
+def refused(outcome, *words):
+    """One clear sentence on standard error, exit code 2, nothing else."""
+    code, out, err = outcome
+    assert code == 2, err
+    assert out == ""
+    said = [line for line in err.splitlines() if line.startswith("protolith: ")]
+    assert len(said) == 1 and "Traceback" not in err
+    for word in words:
+        assert word in said[0]
+    return True
+
+
+def write_folder(root, domains=("east", "west"), classes=("cat", "dog"), images=12):
+    rng = np.random.default_rng(0)
+    for domain in domains:
+        for label, name in enumerate(classes):
+            (root / domain / name).mkdir(parents=True)
+            for index in range(images):
+                pixels = rng.integers(0, 256, (20, 24, 3), dtype=np.uint8) // (label + 1)
+                Image.fromarray(pixels).save(root / domain / name / f"{index:02d}.png")
+    return root
+
+
+def test_run_table_and_resume(protolith, tmp_path):
+    code, out, err = protolith("run", *SMALL, "--out", "r")
+    assert code == 0 and "FedAvg" in out and "mean of the last 2 rounds (1 to 2), never the best round" in out
+    assert err.count("round ") == 2
+    for name in ("config.toml", "metrics.jsonl", "summary.json", "model.safetensors", "checkpoint"):
+        assert (tmp_path / "r" / name).exists()
+    assert protolith("table", "r", "--format", "csv")[1].startswith("method,column,mean,sd,seeds\nfedavg,pen,")
+    assert "| FedAvg |" in protolith("table", "r", "--format", "md")[1]
+    assert "FedAvg" in protolith("resume", "r")[1]
+    # The configuration is enough to repeat the run.
+    assert protolith("run", "--config", "r/config.toml", "--out", "again")[0] == 0
+    assert (tmp_path / "r/model.safetensors").read_bytes() == (tmp_path / "again/model.safetensors").read_bytes()
+
+
+def test_run_as_json(protolith):
+    code, out, _ = protolith("run", *SMALL, "--json")
+    summary = json.loads(out)
+    assert code == 0 and summary["rounds"] == 2 and set(summary["accuracy"]) == {"pen", "photo", "print", "street"}
+    assert summary["versions"]["torch"] and summary["accuracy_of"] == "the global model"
+
+
+def test_a_folder_of_ones_own(protolith, tmp_path):
+    write_folder(tmp_path / "sites")
+    arguments = ["--task", "sites", "--rounds", "1", "--workers", "0", "--set", "width=4", "--set", "epochs=1"]
+    code, out, err = protolith("run", *arguments, "--out", "r")
+    assert code == 0, err
+    assert "east" in out and "west" in out
+    code, out, _ = protolith("data", "check", "sites")
+    assert code == 0 and "east" in out and "train" in out and "cat" in out
+    assert protolith("data", "preview", "sites", "--out", "sheet.png")[0] == 0
+    assert Image.open(tmp_path / "sheet.png").width > 100
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--method", "fedavgg"], ["unknown method 'fedavgg'", "Did you mean 'fedavg'"]),
+        (["--task", "minni"], ["unknown task 'minni'", "mini"]),
+        (["--task", "no/such/folder"], ["'no/such/folder' does not exist"]),
+        (["--protocol", "shfit"], ["unknown protocol 'shfit'", "Did you mean 'shift'"]),
+        (["--protocol", "unseen"], ["protocol.unseen", "pen, photo, print, street"]),
+        (["--engine", "quantum"], ["engine", "'quantum'", "'local'"]),
+        (["--device", "gpu"], ["device = 'gpu'"]),
+        (["--rounds", "0"], ["rounds = 0"]),
+        (["--rounds", "few"], ["--rounds"]),
+        (["--workers", "-5"], ["workers = -5"]),
+        (["--set", "epoch=3"], ["unknown key in --set 'epoch'", "Did you mean 'epochs'"]),
+        (["--set", "lr=fast"], ["training.lr = 'fast'"]),
+        (["--set", "lr"], ["key=value"]),
+        (["--data", "nowhere"], ["--data nowhere", "does not exist"]),
+        (["--config", "nowhere.toml"], ["nowhere.toml", "does not exist"]),
+        (["--config", "quikc"], ["unknown preset", "Did you mean 'quick'"]),
+        (["--plugin", "nowhere.py"], ["plug-in", "nowhere.py"]),
+        (["--nonsense"], ["--nonsense"]),
+        (["stray"], ["stray"]),
+    ],
+)
+def test_wrong_requests_to_run(protolith, tmp_path, arguments, words):
+    assert refused(protolith("run", *arguments), *words)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_configuration_with_an_unknown_key(protolith, tmp_path):
+    (tmp_path / "c.toml").write_text("[training]\nlearning_rate = 0.1\n")
+    assert refused(protolith("run", "--config", "c.toml"), "unknown key 'training.learning_rate'", "training.lr")
+    (tmp_path / "c.toml").write_text("rounds = [")
+    assert refused(protolith("run", "--config", "c.toml"), "c.toml cannot be read")
+
+
+def test_an_output_directory_that_holds_something(protolith, tmp_path):
+    assert protolith("run", *SMALL, "--out", "r")[0] == 0
+    before = (tmp_path / "r" / "model.safetensors").read_bytes()
+    assert refused(protolith("run", *SMALL, "--out", "r"), "--out r holds another run", "protolith resume r")
+    assert (tmp_path / "r" / "model.safetensors").read_bytes() == before
+    (tmp_path / "s").mkdir()
+    (tmp_path / "s" / "thesis.txt").write_text("precious")
+    assert refused(protolith("run", *SMALL, "--out", "s"), "--out s holds other files")
+    assert [file.name for file in (tmp_path / "s").iterdir()] == ["thesis.txt"]
+
+
+def test_bad_folders(protolith, tmp_path):
+    run = ["run", "--rounds", "1", "--workers", "0", "--task", "sites"]
+    write_folder(tmp_path / "sites")
+    broken = tmp_path / "sites" / "east" / "dog" / "03.png"
+    whole = broken.read_bytes()
+    broken.write_bytes(whole[: len(whole) // 2])
+    assert refused(protolith(*run), "03.png")
+    broken.write_bytes(whole)
+    (tmp_path / "sites" / "west" / "fox").mkdir()
+    assert refused(protolith(*run), "fox")
+    Image.new("RGB", (9, 9)).save(tmp_path / "sites" / "west" / "fox" / "a.png")
+    assert refused(protolith(*run), "fox", "east")
+    shutil.rmtree(tmp_path / "sites")
+    (tmp_path / "sites").mkdir()
+    assert refused(protolith(*run), "sites")
+    assert not (tmp_path / "runs").exists()
+
+
+def test_other_commands_refuse_too(protolith, tmp_path):
+    assert refused(protolith("resume", "nowhere"), "nowhere is not a run directory")
+    assert refused(protolith("table", "nowhere"), "nowhere does not exist")
+    (tmp_path / "empty").mkdir()
+    assert refused(protolith("table", "empty"), "holds no run")
+    assert refused(protolith("methods", "fpll"), "Did you mean 'fpl'")
+    assert refused(protolith("data", "check", "officce10"), "office10")
+    assert refused(protolith("sweep", "--methods", "fedavg", "--seeds", "a", "--out", "s"), "--seeds a")
+    assert refused(protolith("sweep", "--methods", "fedavg,nope", "--out", "s"), "unknown method 'nope'")
+
+
+def test_what_there_is(protolith):
+    assert "fedavg" in protolith("methods")[1] and "fedprox" in protolith("methods")[1]
+    explained = protolith("methods", "fedprox")[1]
+    for part in ("objective", "(μ/2)", "traffic", "mu = 0.01", "memory"):
+        assert part in explained
+    assert "office10" in protolith("tasks")[1]
+    assert "quick" in protolith("presets")[1]
+    info = protolith("data", "info", "mini")[1]
+    assert "licence" in info and "pen" in info
+
+
+def test_help_is_for_newcomers(protolith):
+    code, out, _ = protolith("--help")
+    assert code == 0 and "without moving the data" in " ".join(out.split())
+    code, out, _ = protolith("run", "--help")
+    assert code == 0 and "--method" in out and "--set" in out
+
+
+def test_sweep_makes_one_table_and_does_nothing_twice(protolith, tmp_path):
+    arguments = ["sweep", "--methods", "fedavg,solo", "--seeds", "0,1", "--out", "s", *SMALL]
+    code, out, _ = protolith(*arguments)
+    assert code == 0 and "FedAvg" in out and "SOLO †" in out and "±" in out and "seeds 0, 1" in out
+    times = {file: file.stat().st_mtime_ns for file in (tmp_path / "s").glob("*/summary.json")}
+    assert len(times) == 4
+    assert protolith(*arguments)[1] == out
+    assert times == {file: file.stat().st_mtime_ns for file in (tmp_path / "s").glob("*/summary.json")}
+    latex = protolith("table", "s", "--format", "latex")[1]
+    assert r"\begin{tabular}{lrrrrr}" in latex and r"$\pm$" in latex and r"$\dagger$" in latex

@@ -1,0 +1,40 @@
+"""Fixtures that all tests share."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """Real data sets in the Hugging Face parquet layout; the tests that need them are skipped without."""
+    given = os.environ.get("PROTOLITH_TEST_DATA")
+    path = Path(given) if given else Path(__file__).parents[2] / "shared" / "data"
+    if not path.is_dir():
+        pytest.skip(f"no real data in '{path}' (set PROTOLITH_TEST_DATA)")
+    return path
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache of decoded tasks that the tests share and that is nobody else's."""
+    base = tmp_path_factory.getbasetemp()
+    path = (base.parent if os.environ.get("PYTEST_XDIST_WORKER") else base) / "protolith-cache"
+    os.environ["PROTOLITH_CACHE"] = str(path)
+    os.environ.pop("PROTOLITH_DATA", None)
+    return path
+
+
+@pytest.fixture
+def tiny() -> dict[str, Any]:
+    """Settings of a run on the embedded task that takes about a second a round."""
+    return {
+        "task": "mini",
+        "rounds": 3,
+        "workers": 0,
+        "model": {"width": 4},
+        "training": {"epochs": 1, "batch": 16},
+        "protocol": {"clients": {"pen": 2, "photo": 1, "print": 1}, "samples": 24},
+    }

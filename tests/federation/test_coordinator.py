@@ -1,0 +1,114 @@
+"""The server loop with a real server and an engine that does what the test wants."""
+
+import pytest
+import torch
+
+from protolith.data.protocols import Allocation, Client, Protocol, TestSet
+from protolith.errors import RunFailed
+from protolith.federation.coordinator import Coordinator
+from protolith.federation.engine import Result
+from protolith.federation.setup import Setup
+from protolith.methods import fedavg
+from protolith.methods.base import Roster
+from protolith.records import Upload
+
+CLIENTS = tuple(Client(i, f"d-{i + 1}", "d", torch.arange(10 * (i + 1))) for i in range(3))
+TESTS = (TestSet("d", "d", torch.arange(5)),)
+
+
+class Engine:
+    """Answers with the client's number as its only weight, unless told otherwise."""
+
+    def __init__(self, uploads=None):
+        self.uploads = uploads or {}
+        self.jobs = []
+
+    def train(self, jobs, broadcast):
+        for job in jobs:
+            self.jobs.append(job)
+            broadcast(job.client)
+            default = Upload(
+                job.client, job.size, {"w": torch.tensor([float(job.client)])}, metrics={"ce": job.client + 1.0}
+            )
+            yield Result(self.uploads.get(job.client, default), remembered=job.client == 1)
+
+    def evaluate(self, weights, knowledge):
+        return {"d": float(weights["w"])}
+
+
+def coordinator(engine, tmp_path, protocol=None, **more):
+    setup = Setup(rounds=20, protocol=protocol or Protocol())
+    server = fedavg.Server(None, {"w": torch.zeros(1)}, Roster((10, 20, 30), 3, 4, 20))
+    return Coordinator(setup, Allocation(CLIENTS, TESTS), server, engine, tmp_path, **more)
+
+
+def test_a_round_averages_by_images_and_says_what_happened(tmp_path):
+    metrics = coordinator(Engine(), tmp_path).run_round()
+    mean = (0 * 10 + 1 * 20 + 2 * 30) / 60
+    assert metrics["mean"] == pytest.approx(mean) and metrics["accuracy"] == {"d": metrics["mean"]}
+    assert metrics["loss"]["ce"] == pytest.approx((1 * 10 + 2 * 20 + 3 * 30) / 60)
+    assert metrics["bytes_down"] == metrics["bytes_up"] == 12
+    assert metrics["rejected"] == [] and metrics["clients"] == 3
+
+
+def test_a_rejected_upload_changes_nothing_but_the_count(tmp_path):
+    engine = Engine({1: Upload(1, 20, {"w": torch.tensor([float("nan")])}, metrics={"ce": float("nan")})})
+    metrics = coordinator(engine, tmp_path).run_round()
+    assert metrics["mean"] == pytest.approx(2 * 30 / 40)
+    assert metrics["rejected"] == [{"client": "d-2", "reason": "weight 'w' has numbers that are not finite"}]
+    assert metrics["loss"]["ce"] == pytest.approx((1 * 10 + 3 * 30) / 40)
+
+
+def test_when_every_upload_is_rejected_the_run_fails_and_says_why(tmp_path):
+    bad = {i: Upload(i, 10 * (i + 1), {"w": torch.tensor([float("inf")])}) for i in range(3)}
+    with pytest.raises(RunFailed, match="every upload of round 0 was rejected; d-1: weight 'w' has numbers"):
+        coordinator(Engine(bad), tmp_path).run_round()
+
+
+def test_memory_goes_from_the_round_that_wrote_it_to_the_next_that_needs_it(tmp_path):
+    engine = Engine()
+    c = coordinator(engine, tmp_path, Protocol(participation=0.67))
+    wrote = None
+    for _ in range(12):
+        c.run_round()
+        for job in engine.jobs:
+            if job.client != 1:
+                assert job.memory_in is None
+            else:
+                assert job.memory_in == (None if wrote is None else c.memory_file(1, wrote))
+                wrote = job.round
+        engine.jobs.clear()
+    assert c.progress.memories == {1: wrote}
+
+
+def test_a_round_in_which_everyone_drops_out_changes_nothing(tmp_path):
+    c = coordinator(Engine(), tmp_path, Protocol(dropout=0.99999))
+    metrics = c.run_round()
+    assert metrics["clients"] == 0 and metrics["dropped"] == ["d-1", "d-2", "d-3"]
+    assert float(c.server.weights["w"]) == 0.0 and metrics["loss"] == {}
+
+
+def test_only_some_rounds_are_tested_but_always_the_last_five(tmp_path):
+    c = coordinator(Engine(), tmp_path, evaluate_every=6)
+    tested = [line["round"] for line in (c.run_round() for _ in range(20)) if "accuracy" in line]
+    assert tested == [0, 6, 12, 15, 16, 17, 18, 19]
+
+
+def test_clients_own_models_are_summarised_at_home_and_across(tmp_path):
+    clients = (Client(0, "a-1", "a", torch.arange(10)), Client(1, "b-1", "b", torch.arange(10)))
+    tests = (TestSet("a", "a", torch.arange(5)), TestSet("b", "b", torch.arange(5)), TestSet("c", "c", torch.arange(5)))
+    weights = {"w": torch.zeros(1)}
+    uploads = {
+        0: Upload(0, 10, weights, metrics={"accuracy/a": 90.0, "accuracy/b": 20.0, "accuracy/c": 10.0}),
+        1: Upload(1, 10, weights, metrics={"accuracy/a": 30.0, "accuracy/b": 80.0, "accuracy/c": 50.0}),
+    }
+
+    class Personal(fedavg.Server):
+        evaluates = "clients"
+
+    server = Personal(None, weights, Roster((10, 10), 3, 4, 20))
+    c = Coordinator(Setup(rounds=20), Allocation(clients, tests), server, Engine(uploads), tmp_path)
+    metrics = c.run_round()
+    assert metrics["accuracy"] == {"a": 90.0, "b": 80.0, "c": 30.0}  # nobody lives in c: the mean of all
+    assert metrics["across"] == {"a": 30.0, "b": 20.0, "c": 30.0}
+    assert "ce" not in metrics["loss"] and not any(name.startswith("accuracy") for name in metrics["loss"])

@@ -1,0 +1,71 @@
+import pytest
+import torch
+
+from protolith import records
+from protolith.records import BadRecord, Upload
+from protolith.seeds import derive, generator
+
+
+def example():
+    return {"a": torch.arange(6.0).view(2, 3), "b/c": torch.tensor(3), "half": torch.zeros(0, 4)}
+
+
+def test_round_trip(tmp_path):
+    records.write(tmp_path / "r.safetensors", example(), about={"x": [1, "ü"]})
+    record, about = records.read_with_about(tmp_path / "r.safetensors")
+    assert about == {"x": [1, "ü"]} == records.read_about(tmp_path / "r.safetensors")
+    assert record.keys() == example().keys()
+    assert all(torch.equal(record[name], tensor) for name, tensor in example().items())
+
+
+def test_the_same_record_gives_the_same_bytes(tmp_path):
+    contents = set()
+    for attempt in range(5):
+        path = tmp_path / f"{attempt}.safetensors"
+        records.write(path, example(), about={"one": 1, "two": 2, "three": 3, "four": 4})
+        contents.add(path.read_bytes())
+    assert len(contents) == 1
+
+
+def test_writing_leaves_nothing_else_behind(tmp_path):
+    records.write(tmp_path / "r.safetensors", example(), sync=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["r.safetensors"]
+
+
+@pytest.mark.parametrize("keep", [0, 4, 20, 100])
+def test_a_cut_file_is_a_bad_record(tmp_path, keep):
+    path = tmp_path / "r.safetensors"
+    records.write(path, example())
+    path.write_bytes(path.read_bytes()[:keep])
+    with pytest.raises(BadRecord, match=r"r\.safetensors"):
+        records.read(path)
+
+
+def test_a_missing_file_is_not_a_bad_record(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        records.read(tmp_path / "none.safetensors")
+
+
+def test_prefixes():
+    record = {"own/a": torch.tensor(1), "own/b/c": torch.tensor(2), "owner": torch.tensor(3)}
+    assert set(records.under_prefix("own", record)) == {"a", "b/c"}
+    assert records.with_prefix("own", records.under_prefix("own", record)).keys() == {"own/a", "own/b/c"}
+
+
+def test_bytes_are_those_of_the_tensors():
+    upload = Upload(0, 5, {"w": torch.zeros(10)}, {"p": torch.zeros(2, 3, dtype=torch.int64)})
+    assert upload.nbytes == 40 + 48
+    assert upload.without_weights().nbytes == 48
+
+
+def test_finite():
+    assert records.is_finite({"a": torch.zeros(3), "n": torch.tensor(1)})
+    assert not records.is_finite({"a": torch.tensor([0.0, float("nan")])})
+    assert not records.is_finite({"a": torch.tensor([0.0, float("inf")])})
+
+
+def test_seeds_depend_on_every_part():
+    seeds = {derive(0, "a"), derive(0, "b"), derive(1, "a"), derive("0a"), derive(0, "a", 0), derive(0, "a", 1)}
+    assert len(seeds) == 6
+    assert derive(0, "a") == derive(0, "a")
+    assert torch.equal(torch.rand(3, generator=generator(1, 2)), torch.rand(3, generator=generator(1, 2)))
