@@ -1,8 +1,8 @@
 """Federated learning that keeps working when every site's data look different.
 
-    import protolith as pl
-    run = pl.fit(method="fedavg", task="mini", rounds=10, seed=0)
-    print(run.table())
+import protolith as pl
+run = pl.fit(method="fedavg", task="mini", rounds=10, seed=0)
+print(run.table())
 """
 
 from typing import TYPE_CHECKING, Any

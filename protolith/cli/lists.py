@@ -21,7 +21,8 @@ def methods(name: Annotated[str | None, typer.Argument(help="Explain this one.")
         print(explain(get_method(name)))
         return
     for method in all_methods().values():
-        print(f"{method.name:<18} {method.idea}  [{method.paper.split(',')[0]}]")
+        authors, *_, venue = method.paper.split(", ")
+        print(f"{method.name:<18} {method.idea}  [{authors}, {venue}]")
 
 
 def explain(method: Method) -> str:

@@ -1,9 +1,9 @@
 """FedProx: stay near the global model while training locally (Li et al., MLSys 2020)."""
 
-import torch
 from pydantic import Field
 from torch import Tensor
 
+from protolith.losses import proximal
 from protolith.methods import base, fedavg
 from protolith.methods.base import Batch, Output
 from protolith.methods.registry import Method
@@ -29,8 +29,7 @@ class Client(fedavg.Client):
 
     def loss(self, batch: Batch, out: Output) -> dict[str, Tensor]:
         """Cross-entropy and the proximal term."""
-        squares = [(p - a).square().sum() for p, a in zip(self.model.parameters(), self.anchors, strict=True)]
-        return {**super().loss(batch, out), "prox": 0.5 * self.params.mu * torch.stack(squares).sum()}
+        return {**super().loss(batch, out), "prox": self.params.mu * proximal(self.model.parameters(), self.anchors)}
 
 
 METHOD = Method(

@@ -52,7 +52,7 @@ class Server(fedavg.Server):
 METHOD = Method(
     name="solo",
     title="SOLO",
-    paper="baseline of Federated Learning with Domain Shift via dual prototypes (FedCode)",
+    paper="the lower bound of FedCode's tables (Zhang et al., 2025)",
     idea="every client trains alone, from a common starting point",
     objective="CE",
     server_step="none",

@@ -11,10 +11,10 @@ _PAPERS: Tree = {"rounds": 100, "model": {"width": 64}, "training": {"epochs": 1
 
 TASK_DEFAULTS: dict[str, Tree] = {
     "mini": {
-        "rounds": 10,
+        "rounds": 15,
         "model": {"width": 16},
-        "training": {"epochs": 5, "batch": 32, "flip": False},
-        "protocol": {"samples": 0.2},
+        "training": {"epochs": 3, "batch": 32, "flip": False},
+        "protocol": {"samples": 0.33},
     },
     "digits": {
         **_PAPERS,

@@ -206,8 +206,7 @@ def summarise(
     """Average the last rounds, and say how that was done."""
     lines = directory.metrics()
     tested = [line for line in lines if "accuracy" in line][-LAST:]
-    domains = list(tested[-1]["accuracy"])
-    accuracy = {d: sum(line["accuracy"][d] for line in tested) / len(tested) for d in domains}
+    accuracy = _means(tested, "accuracy")
     summary: dict[str, Any] = {
         "method": config.method,
         "task": config.task,
@@ -226,5 +225,14 @@ def summarise(
         "versions": versions(),
     }
     if "across" in tested[-1]:
-        summary["across"] = {d: sum(line["across"][d] for line in tested) / len(tested) for d in tested[-1]["across"]}
+        summary["across"] = _means(tested, "across")
     return summary
+
+
+def _means(lines: list[Metrics], key: str) -> dict[str, float]:
+    """Average by domain over the rounds; a domain whose clients had not trained yet counts from when they had."""
+    found: dict[str, list[float]] = {}
+    for line in lines:
+        for domain, value in line[key].items():
+            found.setdefault(domain, []).append(value)
+    return {domain: sum(found[domain]) / len(found[domain]) for domain in lines[-1][key]}

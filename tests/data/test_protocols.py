@@ -129,7 +129,7 @@ def test_unknown_domains_are_named():
     for key in ("clients", "samples"):
         with pytest.raises(UserError, match=rf"protocol\.{key} 'd'"):
             allocate(TOY, Protocol(**{key: {"d": 1}}), seed=0)
-    with pytest.raises(UserError, match="allocation.*office10-papers"):
+    with pytest.raises(UserError, match=r"allocation.*office10-papers"):
         allocate(TOY, Protocol(allocation="office10-paper"), seed=0)
 
 
