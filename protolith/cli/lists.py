@@ -21,8 +21,8 @@ def methods(name: Annotated[str | None, typer.Argument(help="Explain this one.")
         print(explain(get_method(name)))
         return
     for method in all_methods().values():
-        authors, *_, venue = method.paper.split(", ")
-        print(f"{method.name:<18} {method.idea}  [{authors}, {venue}]")
+        authors, *rest = method.paper.split(", ")
+        print(f"{method.name:<18} {method.idea}  [{', '.join([authors, *rest[-1:]])}]")
 
 
 def explain(method: Method) -> str:

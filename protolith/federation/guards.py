@@ -33,7 +33,8 @@ class Guard:
             return f"{what} '{missing[0]}' is missing"
         if extra := sorted(record.keys() - specs.keys()):
             return f"{what} '{extra[0]}' is not part of this method"
+        lengths: dict[str, int] = {}
         for name, spec in specs.items():
-            if fault := spec.problem(record[name]):
+            if fault := spec.problem(record[name], lengths):
                 return f"{what} '{name}' {fault}"
         return None

@@ -49,6 +49,7 @@ class Workplace:
         self.params = self.method.params.model_validate(setup.params)
         self.device = choose_device(setup.device)
         model = build_model(setup.model.name, len(task.classes), setup.model.width, setup.seed)
+        self.method.client.check(model)
         self.initial = clone(model.state_dict())
         # channels_last is the layout in which CPU and GPU convolutions are fastest.
         self.model = model.to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]

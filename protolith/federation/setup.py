@@ -25,7 +25,7 @@ class Setup(BaseModel):
     method: str = Field("fedavg", description="the algorithm")
     task: str = Field("mini", description="the data: a task's name, or a folder of domain/class/image")
     data: str = Field("", description="directory with the task's data; empty: PROTOLITH_DATA, the cache, then the hub")
-    size: int = Field(32, ge=8, le=512, description="height and width of the network's input")
+    size: int = Field(32, ge=16, le=512, description="height and width of the network's input")
     seed: int = Field(0, ge=0, description="all random numbers of the run follow from it")
     rounds: int = Field(100, ge=1, description="communication rounds")
     buffers: Literal["average", "local"] = Field(

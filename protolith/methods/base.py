@@ -88,20 +88,25 @@ class Roster:
 
 @dataclass(frozen=True)
 class Spec:
-    """What a tensor in an upload must look like; None is any length."""
+    """What a tensor in an upload must look like.
 
-    shape: tuple[int | None, ...]
+    A word in the shape is a length that the client chooses, the same wherever the word stands in its upload.
+    """
+
+    shape: tuple[int | str, ...]
     dtype: torch.dtype = torch.float32
     least: float | None = None
     most: float | None = None
 
-    def problem(self, tensor: Tensor) -> str | None:
-        """Say what is wrong with a tensor, or nothing."""
-        shape = tuple(tensor.shape)
-        if len(shape) != len(self.shape) or any(
-            want is not None and want != have for want, have in zip(self.shape, shape, strict=True)
-        ):
-            return f"has shape {list(shape)} instead of {[want if want is not None else 'any' for want in self.shape]}"
+    def problem(self, tensor: Tensor, lengths: dict[str, int]) -> str | None:
+        """Say what is wrong with a tensor, or nothing; `lengths` are those chosen so far, and are added to."""
+        shape = list(tensor.shape)
+        if len(shape) == len(self.shape):
+            chosen = {word: have for word, have in zip(self.shape, shape, strict=True) if isinstance(word, str)}
+            lengths.update({word: have for word, have in chosen.items() if word not in lengths})
+        wanted = [lengths.get(want, want) if isinstance(want, str) else want for want in self.shape]
+        if shape != wanted:
+            return f"has shape {shape} instead of {wanted}"
         if tensor.dtype != self.dtype:
             return f"is {tensor.dtype} instead of {self.dtype}"
         if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):

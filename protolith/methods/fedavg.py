@@ -33,6 +33,10 @@ class Client:
         self.context = context
         self.terms = Terms()
 
+    @staticmethod
+    def check(model: nn.Module) -> None:
+        """Refuse a network that this method cannot train, before anything is begun (none here)."""
+
     def update(self) -> tuple[Upload, Record]:
         """Do the work of one round: the upload and the new memory."""
         self.start()

@@ -65,8 +65,8 @@ class Server(with_prototypes.Server):
 
     def schema(self) -> dict[str, Spec]:
         """Any number of prototypes, with their classes."""
-        classes = Spec((None,), torch.int64, least=0, most=self.roster.classes - 1)
-        return {"prototypes": Spec((None, self.roster.features)), "labels": classes}
+        classes = Spec(("prototypes",), torch.int64, least=0, most=self.roster.classes - 1)
+        return {"prototypes": Spec(("prototypes", self.roster.features)), "labels": classes}
 
     def weight(self, upload: Upload) -> float:
         """One for every client, or its number of images."""

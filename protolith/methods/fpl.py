@@ -3,7 +3,6 @@
 from collections.abc import Iterable
 from typing import Literal
 
-import torch
 from pydantic import Field
 from torch import Tensor
 
@@ -66,13 +65,7 @@ class Server(with_prototypes.Server):
         """Average models, then cluster; a class that nobody sent keeps its clusters."""
         light = super().aggregate(uploads)
         prototypes, counts = self.received(light)
-        found = cluster_per_class(prototypes, counts, self.params.partition)
-        clusters, labels = found.prototypes, found.labels
-        if "clusters" in self.knowledge:
-            kept = ~torch.isin(self.knowledge["cluster_labels"], labels)
-            clusters = torch.cat([clusters, self.knowledge["clusters"][kept]])
-            labels = torch.cat([labels, self.knowledge["cluster_labels"][kept]])
-        self.knowledge = {**self.knowledge, "clusters": clusters, "cluster_labels": labels}
+        self.take_clusters(cluster_per_class(prototypes, counts, self.params.partition))
         if "global" in (self.params.cpcl, self.params.upcr):
             self.take_global(*average(prototypes, counts))  # Eq. 3
         return light

@@ -41,6 +41,11 @@ class Client(with_prototypes.Client):
         super().__init__(context)
         self.style = StyleEncoder(self.model, derive(context.run_seed, "style"), self.params.stages)
 
+    @staticmethod
+    def check(model: nn.Module) -> None:
+        """Refuse what no style encoder can be made from."""
+        StyleEncoder(model, seed=0)
+
     def start(self) -> None:
         """Go on with the own style encoder."""
         super().start()

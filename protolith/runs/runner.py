@@ -51,9 +51,9 @@ class Interrupted(Exception):
         super().__init__(f"stopped before round {round_ + 1}; go on with: protolith resume {path}")
 
 
-def start(config: RunConfig, out: Path, observer: Observer, task: Task | None = None) -> RunDirectory:
+def start(config: RunConfig, out: Path, observer: Observer) -> RunDirectory:
     """Start a new run in a new directory."""
-    task = task or _load(config, observer)
+    task = _load(config, observer)
     config = complete_for(config, task)
     workplace = Workplace(config, task)  # refuses what cannot work before anything is written
     directory = RunDirectory.create(out, config)

@@ -9,11 +9,21 @@ from protolith.records import Upload
 
 class Server(fedavg.Server):
     def schema(self):
-        return {"prototypes": Spec((3, 4)), "clusters": Spec((None, 4)), "counts": Spec((3,), torch.int64, least=0)}
+        return {
+            "prototypes": Spec((3, 4)),
+            "clusters": Spec(("C", 4)),
+            "labels": Spec(("C",), torch.int64),
+            "counts": Spec((3,), torch.int64, least=0),
+        }
 
 
 WEIGHTS = {"w": torch.zeros(2, 3), "n": torch.tensor(0)}
-KNOWLEDGE = {"prototypes": torch.zeros(3, 4), "clusters": torch.zeros(7, 4), "counts": torch.ones(3, dtype=torch.int64)}
+KNOWLEDGE = {
+    "prototypes": torch.zeros(3, 4),
+    "clusters": torch.zeros(7, 4),
+    "labels": torch.zeros(7, dtype=torch.int64),
+    "counts": torch.ones(3, dtype=torch.int64),
+}
 
 
 @pytest.fixture
@@ -27,7 +37,12 @@ def upload(client=0, count=10, weights=None, knowledge=None):
 
 def test_a_good_upload_passes(guard):
     assert guard.problem(upload()) is None
-    assert guard.problem(upload(1, 20, knowledge={"clusters": torch.zeros(0, 4)})) is None
+    assert (
+        guard.problem(
+            upload(1, 20, knowledge={"clusters": torch.zeros(0, 4), "labels": torch.zeros(0, dtype=torch.int64)})
+        )
+        is None
+    )
 
 
 @pytest.mark.parametrize(
@@ -43,8 +58,9 @@ def test_a_good_upload_passes(guard):
         ({"weights": {"w": torch.zeros(2, 3, dtype=torch.float64)}}, "float64 instead of torch.float32"),
         ({"weights": {"x": torch.zeros(1)}}, "weight 'x' is not part"),
         ({"knowledge": {"prototypes": torch.zeros(4, 4)}}, "'prototypes' has shape"),
-        ({"knowledge": {"clusters": torch.zeros(2, 5)}}, r"\[2, 5\] instead of \['any', 4\]"),
+        ({"knowledge": {"clusters": torch.zeros(2, 5)}}, r"\[2, 5\] instead of \[2, 4\]"),
         ({"knowledge": {"clusters": torch.zeros(4)}}, "'clusters' has shape"),
+        ({"knowledge": {"labels": torch.zeros(6, dtype=torch.int64)}}, r"'labels' has shape \[6\] instead of \[7\]"),
         ({"knowledge": {"counts": torch.tensor([1, -1, 0])}}, "below 0"),
         ({"knowledge": {"extra": torch.zeros(1)}}, "knowledge 'extra' is not part"),
     ],
