@@ -67,9 +67,8 @@ class Live(Lines):
         """Move the bar."""
         if self.line is not None:
             done = metrics["round"] + 1
-            self.bar.update(
-                self.line, completed=done, description=f"round {done}/{self.rounds}", text=describe(metrics)
-            )
+            text = f"accuracy {metrics['mean']:.2f}" if "mean" in metrics else ""
+            self.bar.update(self.line, completed=done, description=f"round {done}/{self.rounds}", text=text)
 
     def finished(self, summary: Metrics) -> None:
         """Take the bar away."""
