@@ -10,8 +10,8 @@ from protolith.cli.progress import observer, print_json
 from protolith.data.tasks import TASKS
 from protolith.errors import UserError, unknown
 from protolith.experiments.presets import preset_names, read_preset
-from protolith.experiments.sweep import run_sweep
-from protolith.experiments.table import build_table, find_runs, render
+from protolith.experiments.sweep import job_name, run_sweep
+from protolith.experiments.table import build_table, render
 from protolith.runs import runner
 from protolith.runs.config import merge, parse_set, read_toml, resolve
 from protolith.runs.defaults import Tree
@@ -116,11 +116,11 @@ def sweep(
             layer = merge(flags, {"method": name, "seed": seed})
             configs.append(resolve(_layers(config, layer, set_ or [])))
     failed = run_sweep(configs, out, observer)
-    table = build_table(find_runs(out))
+    runs = [RunDirectory(out / job_name(config)) for config in configs]
     if json:
-        print_json([run.summary() for run in find_runs(out) if run.summary()])
+        print_json([run.summary() for run in runs if run.summary()])
     else:
-        print(render(table, "text"))
+        print(render(build_table(runs), "text"))
     if failed:
         raise typer.Exit(1)
 

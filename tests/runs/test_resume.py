@@ -186,7 +186,13 @@ def test_ctrl_c_in_a_terminal(tiny, tmp_path):
         "[protocol]\nsamples = 16\nclients = {pen = 2, photo = 1}\n"
     )
     command = [sys.executable, "-m", "protolith", "run", "--config", str(config), "--out", str(tmp_path / "run")]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background jobs ignore it
+    )
     for line in process.stderr:
         if line.startswith("round 2/"):
             break
