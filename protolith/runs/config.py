@@ -20,7 +20,7 @@ from protolith.runs.defaults import Tree, defaults_for
 class RunConfig(Setup):
     """A resolved run: everything that is needed to repeat it."""
 
-    engine: Literal["local", "ray", "flower"] = Field("local", description="where clients' work is executed")
+    engine: Literal["local"] = Field("local", description="where clients' work is executed")
     workers: int = Field(-1, ge=-1, description="worker processes; -1: one for each core, 0: none (for debugging)")
     evaluate_every: int = Field(1, ge=1, description="test every so many rounds (the last five always)")
     checkpoint_every: int = Field(1, ge=1, description="write a checkpoint every so many rounds")

@@ -120,8 +120,6 @@ def worker_count(config: RunConfig, clients: int) -> int:
 
 
 def _engine(config: RunConfig, workplace: Workplace, workers: int, model_bytes: int) -> Engine:
-    if config.engine != "local":
-        raise UserError(f"engine '{config.engine}' is not available in this version. Allowed: local.")
     if workers == 0:
         return InProcessEngine(workplace)
     for what, name, unknown_there in (
