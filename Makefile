@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test lint dist clean install
+.PHONY: demo test browser test-browser lint bench docs dist clean install
 
 # torch comes first and by its exact version: anything newer pulls in gigabytes of GPU libraries.
 $(VENV)/base: pyproject.toml constraints.txt
@@ -22,15 +22,32 @@ install: $(VENV)/base
 # The main job: several methods on the embedded task, one table.
 demo: $(VENV)/base
 	rm -rf runs/demo
-	$(BIN)/protolith sweep --config demo --methods fedavg,fpl,i2pfl,fedapc,fedcode --out runs/demo
+	$(BIN)/protolith sweep --config demo --methods fedavg,fpl,i2pfl,fedapc,fedcode --out runs/demo --report
 
 test: $(VENV)/dev
 	$(BIN)/python -m pytest -n auto
+
+# A browser for the tests of the report; where it cannot be installed, those tests skip.
+browser:
+	command -v chromium chromedriver || { [ "$$(id -u)" = 0 ] && apt-get update -q && apt-get install -y -q chromium chromium-driver; } || true
+
+test-browser: browser $(VENV)/dev
+	$(BIN)/python -m pytest tests/report/test_browser.py
 
 lint: $(VENV)/dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# Speed and memory as ratios, beside the committed ones. DATA: a directory with Office-Caltech10.
+DATA ?=
+bench: $(VENV)/base
+	$(BIN)/protolith bench --data "$(DATA)" --out runs/bench.json --against results/bench.json
+
+# The documentation as a site in build/site; a broken link is an error.
+docs: $(VENV)/base
+	$(BIN)/pip install -q -e ".[docs]" -c constraints.txt
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build -q
 
 dist: $(VENV)/dev
 	rm -rf dist

@@ -8,7 +8,7 @@ print(run.table())
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from protolith.api import Run, fit, load, resume
+    from protolith.api import Run, check, fit, load, resume
     from protolith.data.tasks import load_task
     from protolith.errors import RunFailed, UserError
     from protolith.methods.registry import Method, register_method
@@ -19,6 +19,7 @@ __all__ = [
     "Run",
     "RunFailed",
     "UserError",
+    "check",
     "fit",
     "load",
     "load_task",
@@ -32,6 +33,7 @@ _WHERE = {
     "Run": "protolith.api",
     "RunFailed": "protolith.errors",
     "UserError": "protolith.errors",
+    "check": "protolith.api",
     "fit": "protolith.api",
     "load": "protolith.api",
     "load_task": "protolith.data.tasks",

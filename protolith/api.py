@@ -1,19 +1,30 @@
 """Protolith from Python: the same runs as on the command line."""
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
 from protolith import records
 from protolith.errors import UserError
-from protolith.experiments.table import build_table, render
+from protolith.experiments.render import render
+from protolith.experiments.table import build_tables
 from protolith.methods.fedavg import load_weights
 from protolith.models import build_model
 from protolith.runs import runner
 from protolith.runs.config import RunConfig, resolve
 from protolith.runs.directory import Metrics, RunDirectory
 from protolith.runs.runner import Observer
+from protolith.use.baselines import Baselines, run_baselines
+from protolith.use.check import Check
+from protolith.use.check import check as _check
+from protolith.use.diagnose import Diagnosis, diagnose
+from protolith.use.familiarity import FALSE_ALARMS
+from protolith.use.predict import Predictor
+
+if TYPE_CHECKING:
+    from protolith.use.export import Exported
 
 
 class Run:
@@ -47,7 +58,7 @@ class Run:
 
     def table(self, format: str = "text") -> str:
         """The result as a table: text, md, csv or latex."""
-        return render(build_table([self.directory]), format)
+        return render(build_tables([self.directory]), format)
 
     def model(self) -> nn.Module:
         """The trained global network, in evaluation mode."""
@@ -59,6 +70,33 @@ class Run:
         load_weights(model, weights)
         return model.eval()
 
+    def predictor(self, false_alarms: float = FALSE_ALARMS) -> Predictor:
+        """The trained model in use: labels, confidence and familiarity of images or files.
+
+        `for item in run.predictor().files(["photos/"]): print(item.file, item.label, item.unfamiliar)`
+        """
+        return Predictor(self.directory, false_alarms)
+
+    def export(self, to: str, out: str | Path) -> "Exported":
+        """Write the model as "onnx" or "safetensors", with a model card beside it."""
+        from protolith.use.export import export  # torch's exporter takes seconds to import
+
+        return export(self.directory, to, Path(out))
+
+    def report(self, out: str | Path | None = None) -> Path:
+        """Write the page that explains the run, and say where: by default `report.html` in its directory."""
+        from protolith.report.page.build import write_report  # matplotlib and plotly take a second to import
+
+        return write_report([self.path], Path(out) if out is not None else self.path / "report.html")
+
+    def diagnose(self, unseen: "Sequence[Run]" = ()) -> Diagnosis:
+        """Say which sites are hard and why, and from runs of protocol `unseen` what a new site could expect."""
+        return diagnose(self.directory, [run.directory for run in unseen])
+
+    def baselines(self, observer: Observer | None = None) -> Baselines:
+        """Also train every site alone, FedAvg, and all data pooled; `.text()` says for each site what paid."""
+        return run_baselines(self.directory, observer or Observer())
+
     def __repr__(self) -> str:
         return f"Run('{self.path}')"
 
@@ -68,7 +106,7 @@ def fit(
     task: str = "mini",
     *,
     out: str | Path | None = None,
-    protocol: str | dict[str, Any] = "shift",
+    protocol: str | dict[str, Any] = "",
     observer: Observer | None = None,
     **settings: Any,
 ) -> Run:
@@ -77,7 +115,7 @@ def fit(
     `settings` are those of a configuration file: rounds=10, seed=0, workers=2, data="DIR",
     model={"width": 16}, training={"lr": 0.1}, params={"tau": 0.02}, plugins=["my_method.py"] and so on.
     """
-    place = {"name": protocol} if isinstance(protocol, str) else protocol
+    place = {"name": protocol} if protocol and isinstance(protocol, str) else protocol or {}
     config = resolve([{"method": method, "task": task, "protocol": place, **settings}])
     path = Path(out) if out is not None else runner.free_directory(config, Path("runs"))
     return Run(runner.start(config, path, observer or Observer()))
@@ -91,3 +129,8 @@ def resume(path: str | Path, observer: Observer | None = None) -> Run:
 def load(path: str | Path) -> Run:
     """Look at a run that exists."""
     return Run(RunDirectory.open(Path(path)))
+
+
+def check(path: str | Path) -> Check:
+    """Look at images of your own: `print(protolith.check("sites").text())`."""
+    return _check(path)

@@ -1,10 +1,14 @@
 """Fixtures that all tests share."""
 
 import os
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from protolith.cli.main import main
 
 
 @pytest.fixture(scope="session")
@@ -38,3 +42,20 @@ def tiny() -> dict[str, Any]:
         "training": {"epochs": 1, "batch": 16},
         "protocol": {"clients": {"pen": 2, "photo": 1, "print": 1}, "samples": 24},
     }
+
+
+@pytest.fixture
+def protolith(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> Callable[..., tuple[Any, str, str]]:
+    """Run a command in this process, in the test's directory: exit code, output, error output."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments: object) -> tuple[Any, str, str]:
+        monkeypatch.setattr(sys, "argv", ["protolith", *map(str, arguments)])
+        with pytest.raises(SystemExit) as left:
+            main()
+        captured = capsys.readouterr()
+        return left.value.code, captured.out, captured.err
+
+    return call

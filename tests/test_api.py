@@ -11,6 +11,7 @@ def test_fit_resume_and_load(tiny, tmp_path):
     assert 0 <= run.summary["mean"] <= 100
     logits = run.model()(torch.zeros(2, 3, 32, 32))
     assert logits.shape == (2, 10) and not run.model().training
+    assert run.report() == run.path / "report.html" and "FedProx" in run.report().read_text()
     assert pl.load(run.path).summary == pl.resume(run.path).summary == run.summary
 
 

@@ -20,8 +20,11 @@ ROOMS = [
     "federation",
     "engines",
     "runs",
+    "deploy",
     "experiments",
+    "bench",
     "report",
+    "use",
     "api",
     "cli",
 ]

@@ -69,3 +69,39 @@ def test_seeds_depend_on_every_part():
     assert len(seeds) == 6
     assert derive(0, "a") == derive(0, "a")
     assert torch.equal(torch.rand(3, generator=generator(1, 2)), torch.rand(3, generator=generator(1, 2)))
+
+
+def test_finite_means_every_number_also_where_the_sum_overflows():
+    big = torch.full((4, 3), 3e38)
+    assert records.all_finite(big) and records.all_finite(torch.zeros(0)) and records.all_finite(torch.arange(3))
+    assert records.all_finite(torch.tensor([3e38, 3e38, -3e38]))
+    for bad in (float("nan"), float("inf"), -float("inf")):
+        spoilt = big.clone()
+        spoilt[2, 1] = bad
+        assert not records.all_finite(spoilt) and not records.is_finite({"a": big, "b": spoilt})
+    assert not records.all_finite(torch.tensor([float("inf"), -float("inf")]))
+
+
+@pytest.mark.parametrize("about", [None, {"b": [1, "ä"], "a": None}])
+def test_the_library_reads_what_is_written_whatever_the_type_and_shape(tmp_path, about):
+    from safetensors import safe_open
+
+    rng = torch.Generator().manual_seed(0)
+    shapes = [(), (0,), (3,), (2, 0, 4), (5, 3, 2), (4, 3, 3, 3)]
+    record = {
+        f'{str(kind)[6:]} {number} "ü\\': (100 * torch.rand(shape, generator=rng)).to(kind)
+        for kind in records.TYPES
+        for number, shape in enumerate(shapes)
+    }
+    record["last"] = torch.rand(4, 3, 3, 3, generator=rng).to(memory_format=torch.channels_last)
+    record["turned"] = torch.rand(3, 4, generator=rng).T
+    records.write(tmp_path / "a", record, about=about)
+    records.write(tmp_path / "b", dict(reversed(record.items())), about=about)
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+    with safe_open(str(tmp_path / "a"), framework="pt") as file:
+        assert set(file.keys()) == set(record)
+        for name, tensor in record.items():
+            found = file.get_tensor(name)
+            assert found.dtype == tensor.dtype and found.shape == tensor.shape and torch.equal(found, tensor)
+    assert records.read_about(tmp_path / "a") == (about or {})
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]

@@ -5,10 +5,12 @@ from typing import Annotated
 
 import typer
 
+from protolith.cli.progress import print_json
 from protolith.data.inspect import contact_sheet, counts_table, task_info
 from protolith.data.tasks import TASKS, load_task
 from protolith.experiments.presets import describe_preset, preset_names
 from protolith.methods.registry import Method, all_methods, get_method
+from protolith.use.check import check as check_own
 
 data = typer.Typer(no_args_is_help=True)
 Directory = Annotated[Path | None, typer.Option("--data", help="Directory that holds the task's data.")]
@@ -53,7 +55,7 @@ def tasks() -> None:
     """List the tasks."""
     for spec in TASKS.values():
         print(f"{spec.name:<10} {', '.join(spec.domains)}: {spec.description}")
-    print(f"{'DIR':<10} any folder of domain/class/image")
+    print(f"{'DIR':<10} a folder of site/class/image, or a manifest (.csv, .parquet) with path, label, site and split")
 
 
 def presets() -> None:
@@ -76,8 +78,17 @@ def info(task: Annotated[str, typer.Argument()], data: Directory = None, size: S
 
 
 @data.command("check")
-def check(task: Annotated[str, typer.Argument()], data: Directory = None, size: Size = None) -> None:
-    """Load a task and count its images by domain, split and class."""
+def check(
+    task: Annotated[str, typer.Argument(metavar="TASK|PATH", help="A task, a folder of sites, or a manifest.")],
+    data: Directory = None,
+    size: Size = None,
+    json: Annotated[bool, typer.Option("--json", help="Print the result as JSON (for a path).")] = False,
+) -> None:
+    """Count images by site and class; of your own, also find problems and suggest settings with their time."""
+    if task not in TASKS:
+        found = check_own(task, progress=_say)
+        print_json(found.plain()) if json else print(found.text())
+        return
     loaded = load_task(task, data=data, size=size, progress=_say)
     rows = [["domain", "split", "images", *loaded.classes]]
     rows += [[row.domain, row.split, f"{row.total:,}", *map(str, row.per_class)] for row in counts_table(loaded)]

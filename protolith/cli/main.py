@@ -7,12 +7,13 @@ from typing import NoReturn
 
 import typer
 
-from protolith.cli import lists, run, tables
+from protolith.cli import bench, deploy, figures, lists, paper, report, run, tables, use
 from protolith.errors import RunFailed, UserError
 from protolith.runs.runner import Interrupted
 
 INTERRUPTED = 130  # what shells report for a program that was stopped by Ctrl-C
 
+typer.core.HAS_RICH = False  # the help is plain text; older versions would escape its brackets all the same
 app = typer.Typer(
     name="protolith",
     help="Train one model over many sites whose data look different, without moving the data.",
@@ -25,10 +26,19 @@ app = typer.Typer(
 app.command("run")(run.run)
 app.command("resume")(run.resume)
 app.command("sweep")(run.sweep)
+app.command("paper")(paper.paper)
 app.command("table")(tables.table)
+app.command("figure")(figures.figure)
+app.command("report")(report.report)
+app.command("watch")(report.watch)
+app.command("predict")(use.predict)
+app.command("export")(use.export)
+app.command("diagnose")(use.diagnose)
+app.command("bench")(bench.bench)
 app.command("methods")(lists.methods)
 app.command("tasks")(lists.tasks)
 app.command("presets")(lists.presets)
+app.add_typer(deploy.deploy, name="deploy", help="A real federation: certificates, keys, start scripts, checks.")
 app.add_typer(lists.data, name="data", help="What a task's data are, whether they are here, and how they look.")
 
 

@@ -5,12 +5,19 @@ from typing import Annotated
 
 import typer
 
-from protolith.experiments.table import build_table, find_runs, render
+from protolith.experiments.render import render
+from protolith.experiments.table import build_tables, find_runs
 
 
 def table(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="A run, or a directory of runs.")],
     format: Annotated[str, typer.Option(help="text, md, csv or latex.")] = "text",
+    columns: Annotated[
+        str, typer.Option(help="accuracy (by domain), cross (LTA, ATA, GATA, GASA, CPRR) or cost.")
+    ] = "accuracy",
+    target: Annotated[
+        float | None, typer.Option(help="With --columns cost: what it took to reach this mean accuracy.")
+    ] = None,
 ) -> None:
-    """Print the accuracy of finished runs: methods by domains."""
-    print(render(build_table(find_runs(directory)), format).rstrip("\n"))
+    """Print finished runs: methods by domains, or by other measures."""
+    print(render(build_tables(find_runs(directory), columns, target), format).rstrip("\n"))

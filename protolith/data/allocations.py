@@ -20,6 +20,7 @@ ALLOCATIONS: dict[str, dict[str, int]] = {
 # Which of them a task uses when nothing else is asked for.
 DEFAULT_ALLOCATIONS: dict[tuple[str, str], str] = {
     ("mini", "shift"): "mini-uneven",
+    ("mini", "local"): "mini-uneven",
     ("digits", "shift"): "digits-papers",
     ("digits", "equal"): "digits-equal",
     ("digit5", "shift"): "digit5-fedcode",

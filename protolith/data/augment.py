@@ -12,11 +12,10 @@ def crop(images: Tensor, rng: torch.Generator, padding: int) -> Tensor:
     """Shift every image [n, h, w, 3] by up to `padding` pixels, with zeros where nothing was."""
     n, height, width, _ = images.shape
     padded = torch.nn.functional.pad(images, (0, 0, padding, padding, padding, padding))
-    top = torch.randint(0, 2 * padding + 1, (n, 1, 1), generator=rng)
-    left = torch.randint(0, 2 * padding + 1, (n, 1, 1), generator=rng)
-    rows = top + torch.arange(height).view(1, -1, 1)
-    columns = left + torch.arange(width).view(1, 1, -1)
-    return padded[torch.arange(n).view(-1, 1, 1), rows, columns]
+    tops = torch.randint(0, 2 * padding + 1, (n,), generator=rng).tolist()
+    lefts = torch.randint(0, 2 * padding + 1, (n,), generator=rng).tolist()
+    shifted = zip(padded, tops, lefts, strict=True)
+    return torch.stack([image[top : top + height, left : left + width] for image, top, left in shifted])
 
 
 def flip(images: Tensor, rng: torch.Generator) -> Tensor:

@@ -19,7 +19,7 @@ from protolith.data.sources.found import Progress, silent
 from protolith.errors import UserError
 from protolith.records import BadRecord
 
-FORMAT = 1  # raise it when the file or the decoding changes: older files are then ignored
+FORMAT = 2  # raise it when the file or the decoding changes: older files are then ignored
 LEFTOVER_SECONDS = 86_400  # what a killed process left behind is removed after a day
 
 Fingerprints = Mapping[str, str]  # by domain, in the order of the domains

@@ -16,7 +16,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
-from sklearn.datasets import load_sample_image
 
 from protolith.data.domain import Split
 from protolith.seeds import derive
@@ -190,6 +189,8 @@ def _sample(cell: Bytes, column: Floats, row: Floats) -> Floats:
 @cache
 def regions(part: Part, reduction: int) -> tuple[Bytes, ...]:
     """Return the bands of the photographs that belong to the part, shrunk: each [height, width, 3]."""
+    from sklearn.datasets import load_sample_image  # takes a second to import, and a decoded copy does without it
+
     photographs = [np.asarray(load_sample_image(name), dtype=np.uint8) for name in PHOTOGRAPHS]
     bands = [np.ascontiguousarray(pixels[:, band]) for pixels in photographs for band in COLUMNS[part]]
     return tuple(np.asarray(Image.fromarray(band).reduce(reduction)) for band in bands)

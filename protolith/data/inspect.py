@@ -8,9 +8,10 @@ from PIL import Image, ImageDraw, ImageFont
 
 from protolith.data import cache as decoded
 from protolith.data.domain import Domain, Task
-from protolith.data.sources import folder
+from protolith.data.own import list_own
 from protolith.data.sources.found import Found
 from protolith.data.sources.hub import HubSource
+from protolith.data.sources.inventory import settled
 from protolith.data.tasks import TASKS, TaskSpec, data_folder, folder_of, locate
 from protolith.errors import UserError
 
@@ -94,11 +95,11 @@ def task_info(name: str, *, data: Path | None = None, size: int | None = None, c
 
 
 def _folder_info(path: Path) -> TaskInfo:
-    found = folder.find_all(path)
-    split = "official" if all(source.given for source in found) else "mod10"
-    places = tuple(DomainPlace(source.domain, True, source.where) for source in found)
-    classes = tuple(sorted(found[0].classes or ()))
-    return TaskInfo(path.resolve().name, "a folder of images", "yours", str(path), classes, split, places)
+    found = list_own(path)
+    given = all(settled(found.of(site))[1] for site in found.sites)
+    split = "official" if given else "a fifth of each class"
+    places = tuple(DomainPlace(site, True, str(path)) for site in found.sites)
+    return TaskInfo(found.name, "images of your own", "yours", str(path), found.classes, split, places)
 
 
 def _places(spec: TaskSpec, data: Path | None, size: int, store: Path) -> tuple[DomainPlace, ...]:

@@ -4,10 +4,11 @@
 and test. `print` and `street` are drawn from fonts; their test parts use faces that no training part has.
 """
 
+from typing import Any
+
 import numpy as np
 import torch
 from PIL import Image
-from sklearn.datasets import load_digits
 
 from protolith.data import glyphs
 from protolith.data.domain import Domain, Split
@@ -26,6 +27,12 @@ SCANS: dict[tuple[str, Part], int] = {  # scans per class; the rarest class has 
 DRAWN: dict[Part, int] = {"train": 800, "test": 300}  # images of a domain that is drawn from fonts
 
 
+def _digits() -> Any:
+    from sklearn.datasets import load_digits  # takes a second to import, and a decoded copy does without it
+
+    return load_digits()
+
+
 def build() -> tuple[tuple[str, ...], tuple[Domain, ...]]:
     """Make the classes and the four domains, the same bytes every time."""
     draws = {"pen": _pen, "photo": _photo, "print": _print, "street": _street}
@@ -35,7 +42,7 @@ def build() -> tuple[tuple[str, ...], tuple[Domain, ...]]:
 def scans() -> dict[tuple[str, Part], Ints]:
     """Say which of scikit-learn's scans each part of `pen` and `photo` uses, in the order of its images."""
     rng = _generator("scans")
-    labels = load_digits().target
+    labels = _digits().target
     by_class = [rng.permutation(np.flatnonzero(labels == label)) for label in range(10)]
     used: dict[tuple[str, Part], Ints] = {}
     start = 0
@@ -51,7 +58,7 @@ def _generator(*parts: str) -> np.random.Generator:
 
 def _written(name: str, part: Part) -> tuple[Bytes, Ints]:
     # The scans of a part as images of light strokes on black, with a margin of two pixels.
-    digits = load_digits()
+    digits = _digits()
     chosen = scans()[name, part]
     inner = (SIZE - 4, SIZE - 4)
     pixels = np.rint(digits.images[chosen] * (255 / 16)).astype(np.uint8)

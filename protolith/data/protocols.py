@@ -1,7 +1,8 @@
 """Protocols: who holds what, and what is tested."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Literal
 
 import torch
@@ -17,8 +18,12 @@ PROTOCOLS = {
     "shift": "several clients per domain, unevenly; tested on every domain (the papers' main setting)",
     "equal": "the same number of clients for every domain; tested on every domain",
     "unseen": "one client per domain but one; tested on the domain that nobody holds (leave one out)",
+    "sites": "one client per domain, which holds all of it; tested on every domain (folders of one's own)",
     "local": "every client splits its own data; tested on the clients' own test parts",
 }
+
+
+POOL = ""  # the domain of the client that holds all clients' images
 
 
 class Protocol(BaseModel):
@@ -26,7 +31,9 @@ class Protocol(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    name: Literal["shift", "equal", "unseen", "local"] = Field("shift", description="who holds what and what is tested")
+    name: Literal["shift", "equal", "unseen", "sites", "local"] = Field(
+        "shift", description="who holds what and what is tested"
+    )
     allocation: str = Field("", description="a named allocation of clients to domains; 'clients' overrides it")
     clients: dict[str, int] = Field({}, description="clients by domain")
     samples: int | float | dict[str, int | float] = Field(
@@ -44,13 +51,22 @@ class Protocol(BaseModel):
     local_test: float = Field(
         0.25, gt=0, lt=1, description="part of a client's data that is its test set, for protocol 'local'"
     )
+    validation: float = Field(
+        0.0, ge=0, lt=1, description="part of a client's training images that it only tests on, for `patience`"
+    )
+    pool: bool = Field(
+        False, description="put all clients' images into one client: what training without federation would give"
+    )
     participation: float = Field(1.0, gt=0, le=1, description="fraction of the clients that train in a round")
     dropout: float = Field(0.0, ge=0, lt=1, description="probability that a chosen client fails in a round (simulated)")
 
 
 @dataclass(frozen=True)
 class Client:
-    """Holder of one private data set. `rows` counts a domain's training images first, then its test images."""
+    """Holder of one private data set. `rows` counts a domain's training images first, then its test images.
+
+    The one client of a pool has no domain, and its rows count through all domains.
+    """
 
     id: int
     name: str
@@ -76,13 +92,20 @@ class Allocation:
 
     clients: tuple[Client, ...]
     tests: tuple[TestSet, ...]
+    validation: tuple[TestSet, ...] = ()
+
+    @property
+    def measured(self) -> tuple[TestSet, ...]:
+        """All sets on which a model is tested: those that count, and those that say when to stop."""
+        return (*self.tests, *self.validation)
 
 
 def select(domain: Domain, rows: Tensor) -> Split:
     """Take rows of a domain (training images first, then test images)."""
     border = len(domain.train)
     first, last = int(rows[0]), int(rows[-1])
-    if first >= border and torch.equal(rows, torch.arange(first, last + 1)):  # a stretch of the test part: no copy
+    stretch = last - first + 1 == len(rows) and torch.equal(rows, torch.arange(first, last + 1))
+    if first >= border and stretch:  # of the test part: no copy
         return Split(
             domain.test.images[first - border : last - border + 1],
             domain.test.labels[first - border : last - border + 1],
@@ -118,6 +141,8 @@ def complete(protocol: Protocol, task: Task) -> Protocol:
 def _default_clients(protocol: Protocol, task: str, names: list[str]) -> dict[str, int]:
     if protocol.name == "unseen":
         return {name: int(name != protocol.unseen) for name in names}
+    if protocol.name == "sites":
+        return dict.fromkeys(names, 1)
     if protocol.allocation:
         if protocol.allocation not in ALLOCATIONS:
             raise unknown("allocation in protocol.allocation", protocol.allocation, ALLOCATIONS)
@@ -133,13 +158,44 @@ def allocate(task: Task, protocol: Protocol, seed: int) -> Allocation:
     protocol = complete(protocol, task)
     clients: list[Client] = []
     tests: list[TestSet] = []
+    validation: list[TestSet] = []
     for domain in task.domains:
         held, test = _allocate_domain(domain, len(task.classes), protocol, seed, len(clients))
+        if protocol.validation:
+            held, aside = _set_aside(held, protocol.validation)
+            validation += aside
         clients += held
         tests += test
     if not clients:
         raise UserError("protocol.clients gives no domain a client: at least one is needed.")
-    return Allocation(tuple(clients), tuple(tests))
+    if protocol.pool:
+        return Allocation((_pooled(task, clients),), tuple(replace(test, owner=None) for test in tests))
+    return Allocation(tuple(clients), tuple(tests), tuple(validation))
+
+
+def data_of(task: Task, client: Client) -> Split:
+    """The images of a client."""
+    if client.domain != POOL:
+        return select(task.by_name[client.domain], client.rows)
+    parts = []
+    for domain, first in _first_rows(task).items():
+        size = len(task.by_name[domain].train) + len(task.by_name[domain].test)
+        rows = client.rows[(client.rows >= first) & (client.rows < first + size)] - first
+        if len(rows):
+            parts.append(select(task.by_name[domain], rows))
+    return Split(torch.cat([part.images for part in parts]), torch.cat([part.labels for part in parts]))
+
+
+def _pooled(task: Task, clients: list[Client]) -> Client:
+    first = _first_rows(task)
+    return Client(0, "pool", POOL, torch.cat([client.rows + first[client.domain] for client in clients]))
+
+
+def _first_rows(task: Task) -> dict[str, int]:
+    """Where each domain's rows begin when they are counted through all domains."""
+    sizes = [len(domain.train) + len(domain.test) for domain in task.domains]
+    starts = [0, *accumulate(sizes)]
+    return {domain.name: start for domain, start in zip(task.domains, starts[:-1], strict=True)}
 
 
 def _allocate_domain(
@@ -167,10 +223,22 @@ def _allocate_domain(
                 f"client {client_name} would have no training image: raise protocol.samples for domain {name}."
             )
         clients.append(Client(client, client_name, domain.name, rows))
-    if protocol.name in ("shift", "equal") or (protocol.name == "unseen" and protocol.unseen == name):
+    if protocol.name in ("shift", "equal", "sites") or (protocol.name == "unseen" and protocol.unseen == name):
         start = 0 if protocol.eval == "all" else len(domain.train)
         tests.append(TestSet(domain.name, domain.name, torch.arange(start, len(domain.train) + len(domain.test))))
     return clients, tests
+
+
+def _set_aside(clients: list[Client], part: float) -> tuple[list[Client], list[TestSet]]:
+    """Take a part of each client's training images for validation; their order is random already."""
+    kept, aside = [], []
+    for client in clients:
+        cut = max(1, round(len(client.rows) * part))
+        if cut >= len(client.rows):
+            raise UserError(f"client {client.name} has too few images for protocol.validation = {part:g}.")
+        aside.append(TestSet(f"validation of {client.name}", client.domain, client.rows[:cut].sort().values, client.id))
+        kept.append(replace(client, rows=client.rows[cut:]))
+    return kept, aside
 
 
 def _amount(protocol: Protocol, name: str, total: int) -> int:

@@ -8,11 +8,13 @@ from typing import Literal
 
 from protolith.data import cache as decoded
 from protolith.data.domain import Domain, Task
+from protolith.data.own import load_own
 from protolith.data.sources import classic, folder, parquet
 from protolith.data.sources.decode import resized
 from protolith.data.sources.found import Found, Progress, listed, plain, silent
 from protolith.data.sources.hub import HubSource, HubUnavailable, download
 from protolith.data.sources.hub import domain as hub_domain
+from protolith.data.sources.manifest import is_manifest
 from protolith.errors import UserError, unknown
 from protolith.records import BadRecord
 
@@ -124,13 +126,17 @@ def load_task(
     size: int | None = None,
     cache: Path | None = None,
     progress: Progress | None = None,
+    skip_bad: bool = False,
 ) -> Task:
-    """Load a task by name, or a folder of `domain/class/image`; the images are mapped from a file."""
+    """Load a task by name, a folder of `domain/class/image` or a manifest; the images are mapped from a file.
+
+    `skip_bad` leaves out what cannot be read of images of one's own; otherwise that is an error.
+    """
     if size is not None and not SIZES[0] <= size <= SIZES[1]:
         raise UserError(f"size must be from {SIZES[0]} to {SIZES[1]} pixels, not {size}.")
     store, say = decoded.folder(cache), progress or silent
     if name not in TASKS:
-        return _load_folder(folder_of(name), size or 32, store, say)
+        return load_own(folder_of(name), size or 32, store, say, skip_bad)
     spec = TASKS[name]
     if name == "mini":
         return _load_mini(spec, size or spec.size, store, say)
@@ -160,13 +166,17 @@ def data_folder(given: Path | None) -> Path | None:
 
 
 def folder_of(name: str) -> Path:
-    """Return the folder that a task's name stands for when it is not one of ours."""
+    """Return the folder or manifest that a task's name stands for when it is not one of ours."""
     path = Path(name).expanduser()
-    if path.is_dir():
+    if path.is_dir() or (path.is_file() and is_manifest(path)):
         return path
+    if path.is_file():
+        raise UserError(f"the task '{name}' is a file but no manifest: a manifest ends in .csv or .parquet.")
+    if is_manifest(path):
+        raise UserError(f"the manifest '{name}' does not exist.")
     if path.name != name or name in (".", ".."):
         raise UserError(f"the folder '{name}' does not exist; a task is a folder or one of {', '.join(TASKS)}.")
-    raise unknown("task", name, [*TASKS, "any folder of domain/class/image"])
+    raise unknown("task", name, [*TASKS, "any folder of domain/class/image or manifest"])
 
 
 def locate(spec: TaskSpec, data: Path | None, size: int, store: Path) -> dict[str, Place]:
@@ -206,20 +216,6 @@ def _load_named(spec: TaskSpec, data: Path | None, size: int, store: Path, progr
     domains = tuple(source.read(spec.classes, size, progress) for source in found)
     notes = tuple(note for source in found for note in _notes(spec, source))
     return decoded.write(path, Task(spec.name, spec.classes, domains, notes), fingerprints)
-
-
-def _load_folder(path: Path, size: int, store: Path, progress: Progress) -> Task:
-    found = folder.find_all(path)
-    name, classes = path.resolve().name, tuple(sorted(found[0].classes or ()))
-    fingerprints = {source.domain: source.fingerprint for source in found}
-    file = decoded.file_for(store, f"folder-{name}", size, fingerprints)  # never mistaken for one of our tasks
-    if task := decoded.read_if_good(file, progress):
-        return task
-    domains = tuple(source.read(classes, size, progress) for source in found)
-    without = [source.domain for source in found if not source.given]
-    held_out = (f"no test folder in {listed(without)}: {HELD_OUT}",) if without else ()
-    notes = (*held_out, *(note for source in found for note in source.notes))
-    return decoded.write(file, Task(name, classes, domains, notes), fingerprints)
 
 
 def _load_mini(spec: TaskSpec, size: int, store: Path, progress: Progress) -> Task:

@@ -24,11 +24,13 @@ class InProcessEngine:
             )
             if remembered:
                 records.write(job.memory_out, remembered)
+            if job.model_out:
+                self.workplace.write_model(job.model_out)
             yield Result(upload, bool(remembered))
 
     def evaluate(self, weights: Record, knowledge: Record) -> dict[str, float]:
         """Test weights on every test set."""
-        tests = self.workplace.allocation.tests
+        tests = self.workplace.allocation.measured
         correct = [0] * len(tests)
         for chunk in chunks(tests):
             correct[chunk.test] += self.workplace.count_correct(weights, knowledge, chunk)

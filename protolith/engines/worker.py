@@ -56,6 +56,8 @@ class Worker:
         )
         if remembered:
             records.write(Path(message["memory_out"]), remembered)
+        if message["model_out"]:
+            self.workplace.write_model(Path(message["model_out"]))
         record = {**with_prefix("weights", upload.weights), **with_prefix("knowledge", upload.knowledge)}
         records.write(Path(message["upload"]), record)
         return {"count": upload.count, "metrics": upload.metrics, "remembered": bool(remembered)}

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -83,3 +84,23 @@ def own_and_across(
         {domain: sum(values) / len(values) for domain, values in own.items()},
         {domain: sum(values) / len(values) for domain, values in across.items()},
     )
+
+
+def worst(accuracy: Mapping[str, float]) -> tuple[str, float]:
+    """The domain with the lowest accuracy, and that accuracy."""
+    return min(accuracy.items(), key=lambda item: item[1])
+
+
+def spread(accuracy: Mapping[str, float]) -> float:
+    """How far the best domain is above the worst."""
+    return max(accuracy.values()) - min(accuracy.values())
+
+
+def reached(lines: Sequence[Mapping[str, Any]], target: float) -> tuple[int, int] | None:
+    """After how many rounds, and bytes down and up, the mean accuracy was at least the target for the first time."""
+    sent = 0
+    for line in lines:
+        sent += line["bytes_down"] + line["bytes_up"]
+        if line.get("mean", -1.0) >= target:
+            return line["round"] + 1, sent
+    return None

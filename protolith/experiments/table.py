@@ -1,35 +1,55 @@
-"""Tables of finished runs: rows are methods, columns are domains and their mean."""
+"""Tables of finished runs: rows are methods, columns are domains and their mean, or other measures."""
 
-import csv
-import io
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from protolith.errors import UserError, unknown
-from protolith.methods.registry import all_methods
+from protolith.evaluation.accuracy import reached, spread, worst
+from protolith.experiments.compare import group_runs
 from protolith.runs.directory import RunDirectory
 
-FORMATS = ("text", "md", "csv", "latex")
+Summary = dict[str, Any]
+
+KINDS = {
+    "accuracy": "accuracy on every domain, and the mean",
+    "cross": "the clients' own models at home and abroad: LTA, ATA by domain, GATA, GASA, CPRR",
+    "cost": "worst domain, spread, megabytes and seconds a round, what it took to reach --target",
+}
+
+NEVER = ", never the best round"
 
 
 @dataclass
 class Row:
-    """One method: its values over the seeds, by column."""
+    """One method or variant: its values over the seeds by column, and what a paper prints."""
 
-    method: str
     label: str
     values: dict[str, list[float]] = field(default_factory=dict)
+    printed: Mapping[str, float] = field(default_factory=dict)
 
-    def cell(self, column: str) -> str:
-        """Mean, and ± standard deviation where there are several seeds."""
+    def add(self, values: Mapping[str, float | None]) -> None:
+        """Take in one run."""
+        for column, value in values.items():
+            if value is not None:
+                self.values.setdefault(column, []).append(value)
+
+    def mean(self, column: str) -> float | None:
+        """Mean over the seeds."""
         values = self.values.get(column, [])
-        if not values:
-            return "–"
-        mean = f"{statistics.fmean(values):.2f}"
-        return f"{mean} ± {statistics.stdev(values):.2f}" if len(values) > 1 else mean
+        return statistics.fmean(values) if values else None
+
+    def deviation(self, column: str) -> float | None:
+        """Standard deviation over the seeds, where there are several."""
+        values = self.values.get(column, [])
+        return statistics.stdev(values) if len(values) > 1 else None
+
+    def difference(self, column: str) -> float | None:
+        """How far the mean is above what the paper prints."""
+        mean = self.mean(column)
+        return mean - self.printed[column] if mean is not None and column in self.printed else None
 
 
 @dataclass
@@ -40,11 +60,16 @@ class Table:
     columns: list[str]
     rows: list[Row]
     footer: list[str]
+    lower_is_better: frozenset[str] = frozenset()
 
-    def best(self, column: str) -> str:
-        """The method with the highest mean in a column, if there is more than one method."""
-        means = {row.method: statistics.fmean(row.values[column]) for row in self.rows if row.values.get(column)}
-        return max(means, key=lambda method: means[method]) if len(means) > 1 else ""
+    def rank(self, row: Row, column: str) -> int:
+        """1 for the best row of a column, 2 for the second, 0 for all others and where there is nothing to compare."""
+        means = [mean for other in self.rows if (mean := other.mean(column)) is not None]
+        mine = row.mean(column)
+        if mine is None or len(means) < 2:
+            return 0
+        ahead = sum(mean < mine if column in self.lower_is_better else mean > mine for mean in means)
+        return ahead + 1 if ahead < 2 else 0
 
 
 def find_runs(path: Path) -> list[RunDirectory]:
@@ -57,109 +82,110 @@ def find_runs(path: Path) -> list[RunDirectory]:
     return [RunDirectory.open(config.parent) for config in configs]
 
 
-def build_table(runs: Sequence[RunDirectory]) -> Table:
-    """Gather the summaries of finished runs."""
-    done = [(run, summary) for run in runs if (summary := run.summary())]
-    if not done:
+def build_tables(runs: Sequence[RunDirectory], kind: str = "accuracy", target: float | None = None) -> list[Table]:
+    """Gather finished runs: one table for each task and protocol."""
+    if kind not in KINDS:
+        raise unknown("kind in --columns", kind, KINDS)
+    tables = []
+    for group in group_runs(runs).values():
+        table = Table([], [], [], [])
+        done: list[tuple[RunDirectory, Summary]] = []
+        for label, members in group.items():
+            finished = [(run, summary) for run in members if (summary := run.summary())]
+            if finished:
+                table.rows.append(_row(label, finished, kind, target))
+                done += finished
+        if done:
+            table.columns = columns_of(table.rows)
+            table.header = header([run for run, _ in done], [summary for _, summary in done])
+            table.footer = footer([s for _, s in done], sum(map(len, group.values())) - len(done))
+            table.lower_is_better = LOWER_IS_BETTER
+            tables.append(table)
+    if not tables:
         raise UserError("no run is finished yet: a table needs at least one (see `protolith resume`).")
-    titles = {name: method.title for name, method in all_methods().items()}
-    rows: dict[str, Row] = {}
-    columns: list[str] = []
-    for _, summary in done:
-        label: str = titles.get(summary["method"]) or summary["method"]
-        mark = "" if summary["accuracy_of"] == "the global model" else " †"
-        row = rows.setdefault(summary["method"], Row(summary["method"], label + mark))
-        for column, value in {**summary["accuracy"], "mean": summary["mean"]}.items():
-            row.values.setdefault(column, []).append(value)
-            if column not in columns:
-                columns.append(column)
-    columns.remove("mean")
-    return Table(
-        _header([s for _, s in done]), [*columns, "mean"], list(rows.values()), _footer(runs, [s for _, s in done])
-    )
+    if not any(table.columns for table in tables):
+        raise UserError(f"--columns {kind}: these runs have no such values ({KINDS[kind]}).")
+    return [table for table in tables if table.columns]
 
 
-def _header(summaries: list[dict[str, Any]]) -> list[str]:
-    def all_of(key: str) -> str:
-        return ", ".join(str(value) for value in dict.fromkeys(summary[key] for summary in summaries))
+def _row(label: str, finished: list[tuple[RunDirectory, Summary]], kind: str, target: float | None) -> Row:
+    mark = "" if finished[0][1]["accuracy_of"] == "the global model" else " †"
+    row = Row(label + mark)
+    for run, summary in finished:
+        row.add(values_of(run, summary, kind, target))
+    for column in ("rounds to target", "MB to target"):  # a mean over the seeds that got there would flatter
+        if len(row.values.get(column, [])) < len(finished):
+            row.values.pop(column, None)
+    return row
+
+
+def columns_of(rows: Sequence[Row]) -> list[str]:
+    """All columns in the order in which they appear, the mean last."""
+    found = list(dict.fromkeys(column for row in rows for column in row.values))
+    return [column for column in found if column != "mean"] + [column for column in found if column == "mean"]
+
+
+def values_of(
+    run: RunDirectory, summary: Summary, kind: str, target: float | None = None
+) -> Mapping[str, float | None]:
+    """What a finished run contributes to a table."""
+    if kind == "accuracy":
+        return {**summary["accuracy"], "mean": summary["mean"]}
+    if kind == "cross":
+        return cross_values(summary)
+    return _cost(run, summary, target)
+
+
+def cross_values(summary: Summary) -> dict[str, float | None]:
+    """FedCode's measures by the names of its tables."""
+    if "cross" not in summary:
+        return {}
+    cross = summary["cross"]
+    ata = {f"ATA {domain}": value for domain, value in cross["ata"].items()}
+    return {"LTA": cross["lta"], **ata, "GATA": cross["gata"], "GASA": cross["gasa"], "CPRR": cross["cprr"]}
+
+
+LOWER_IS_BETTER = frozenset({"spread", "MB up", "MB down", "s a round", "rounds to target", "MB to target"})
+
+
+def _cost(run: RunDirectory, summary: Summary, target: float | None) -> dict[str, float | None]:
+    rounds = summary["rounds"]
+    values: dict[str, float | None] = {
+        "mean": summary["mean"],
+        "worst domain": worst(summary["accuracy"])[1],
+        "spread": spread(summary["accuracy"]),
+        "MB up": summary["bytes_up"] / rounds / 1e6,
+        "MB down": summary["bytes_down"] / rounds / 1e6,
+        "s a round": summary["seconds"] / rounds,
+    }
+    if target is not None:
+        round_, sent = reached(run.metrics(), target) or (None, None)
+        values |= {"rounds to target": round_, "MB to target": None if sent is None else sent / 1e6}
+    return values
+
+
+def header(runs: Sequence[RunDirectory], summaries: Sequence[Summary]) -> list[str]:
+    """What was run and by which rule the numbers were taken."""
+    configs = [run.config() for run in runs]
+
+    def all_of(values: Sequence[object]) -> str:
+        return ", ".join(str(value) for value in dict.fromkeys(values))
 
     return [
-        f"task {all_of('task')} · protocol {all_of('protocol')} · {all_of('rounds')} rounds · seeds {all_of('seed')}",
-        f"accuracy in per cent, {all_of('rule')}, never the best round",
+        f"task {all_of([Path(c.task).name for c in configs])} · "
+        f"protocol {all_of([c.protocol.name for c in configs])} · "
+        f"{all_of([c.rounds for c in configs])} rounds of {all_of([c.training.epochs for c in configs])} epochs · "
+        f"{all_of([c.model.name for c in configs])}, width {all_of([c.model.width for c in configs])} · "
+        f"seeds {all_of([c.seed for c in configs])}",
+        f"accuracy in per cent, {all_of([s['rule'] + NEVER * ('mean of' in s['rule']) for s in summaries])}",
     ]
 
 
-def _footer(runs: Sequence[RunDirectory], summaries: list[dict[str, Any]]) -> list[str]:
+def footer(summaries: Sequence[Summary], unfinished: int = 0) -> list[str]:
+    """What the reader of the numbers must know."""
     notes = list(dict.fromkeys(note for summary in summaries for note in summary["notes"]))
-    if any(summary["accuracy_of"] != "the global model" for summary in summaries):
-        notes.append("† of the clients' own models, each on its own domain")
-    if unfinished := len(runs) - len(summaries):
+    kinds = dict.fromkeys(s["accuracy_of"] for s in summaries if s["accuracy_of"] != "the global model")
+    notes += [f"† of {kind}, each on its own domain" for kind in kinds]
+    if unfinished:
         notes.append(f"{unfinished} run(s) not finished and left out")
     return notes
-
-
-def render(table: Table, style: str) -> str:
-    """Write a table out as text, Markdown, CSV or LaTeX."""
-    if style not in FORMATS:
-        raise unknown("format", style, FORMATS)
-    return {"text": _text, "md": _markdown, "csv": _csv, "latex": _latex}[style](table)
-
-
-def _text(table: Table) -> str:
-    cells = [["method", *table.columns]] + [[row.label, *(row.cell(c) for c in table.columns)] for row in table.rows]
-    widths = [max(len(line[i]) for line in cells) for i in range(len(cells[0]))]
-    lines = [
-        "  ".join(
-            [line[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(line[1:], widths[1:], strict=True))]
-        )
-        for line in cells
-    ]
-    rule = "─" * len(lines[0])
-    return "\n".join([*table.header, rule, lines[0], rule, *lines[1:], rule, *table.footer])
-
-
-def _markdown(table: Table) -> str:
-    def cell(row: Row, column: str) -> str:
-        return f"**{row.cell(column)}**" if table.best(column) == row.method else row.cell(column)
-
-    head = f"| method | {' | '.join(table.columns)} |"
-    rule = "|---|" + "---:|" * len(table.columns)
-    body = [f"| {row.label} | {' | '.join(cell(row, column) for column in table.columns)} |" for row in table.rows]
-    above = "  \n".join(table.header)
-    return "\n".join([above, "", head, rule, *body, "", *table.footer]).rstrip() + "\n"
-
-
-def _csv(table: Table) -> str:
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(["method", "column", "mean", "sd", "seeds"])
-    for row in table.rows:
-        for column in table.columns:
-            if values := row.values.get(column, []):
-                deviation = f"{statistics.stdev(values):.4f}" if len(values) > 1 else ""
-                writer.writerow([row.method, column, f"{statistics.fmean(values):.4f}", deviation, len(values)])
-    return out.getvalue()
-
-
-def _latex(table: Table) -> str:
-    def cell(row: Row, column: str) -> str:
-        text = row.cell(column).replace(" ± ", r" $\pm$ ").replace("–", "--")
-        return rf"\textbf{{{text}}}" if table.best(column) == row.method else text
-
-    def safe(text: str) -> str:
-        for sign in "&%$#_{}":
-            text = text.replace(sign, "\\" + sign)
-        return text.replace("†", r"$\dagger$").replace("·", r"$\cdot$").replace("*", r"$^{*}$")
-
-    lines = [
-        *(f"% {line}" for line in table.header),
-        rf"\begin{{tabular}}{{l{'r' * len(table.columns)}}}",
-        r"\hline",
-        " & ".join(["method", *(safe(column) for column in table.columns)]) + r" \\",
-        r"\hline",
-        *(" & ".join([safe(row.label), *(cell(row, c) for c in table.columns)]) + r" \\" for row in table.rows),
-        r"\hline",
-        r"\end{tabular}",
-        *(f"% {line}" for line in table.footer),
-    ]
-    return "\n".join(lines) + "\n"

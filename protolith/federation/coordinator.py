@@ -2,22 +2,25 @@
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+from protolith import records
 from protolith.data.protocols import Allocation, participants
-from protolith.errors import RunFailed
+from protolith.errors import RunFailed, UserError
 from protolith.evaluation.accuracy import domain_means, mean, own_and_across
+from protolith.evaluation.cross import client_matrix, cross_domain
 from protolith.federation.engine import Engine, Job, Result
 from protolith.federation.guards import Guard
 from protolith.federation.setup import Setup
 from protolith.methods.fedavg import Server
-from protolith.records import Broadcast, Upload
+from protolith.records import Broadcast, Record, Upload, under_prefix
 
 Metrics = dict[str, Any]
+LAST = 5  # the rounds that make the result, as in all four papers
 
 
 @dataclass
@@ -54,6 +57,15 @@ class _Tally:
         return {name: total / self.images for name, total in self.losses.items()}
 
 
+def which_models(setup: Setup, server: Server | type[Server]) -> Literal["global", "trained", "aggregated"]:
+    """Settle which models are tested. In protocol `local` FedCode tests the clients' own, whatever the method."""
+    if setup.tested == "auto":
+        return "trained" if setup.protocol.name == "local" or server.evaluates == "clients" else "global"
+    if setup.tested == "global" and server.evaluates == "clients":
+        raise UserError(f"tested = 'global': {setup.method} has no global model.")
+    return setup.tested
+
+
 class Coordinator:
     """Runs rounds: broadcast, train, check, aggregate, evaluate."""
 
@@ -65,31 +77,57 @@ class Coordinator:
         engine: Engine,
         memory: Path,
         evaluate_every: int = 1,
+        models: Path | None = None,
     ) -> None:
         self.setup = setup
         self.allocation = allocation
         self.server = server
         self.engine = engine
         self.memory = memory
+        self.models = models
         self.evaluate_every = evaluate_every
+        self.listen: Callable[[int, Upload], None] | None = None  # who hears the round and each accepted upload
         self.progress = Progress()
         self.domains = {client.id: client.domain for client in allocation.clients}
-        # In protocol `local` the papers test every client's own model after training, whatever the method.
-        self.evaluates = "clients" if setup.protocol.name == "local" else server.evaluates
+        self.tested = which_models(setup, server)
+        self.last_rounds = self._last_rounds() if models and self.tested == "trained" else {}
 
     def memory_file(self, client: int, round_: int) -> Path:
         """Where a client's memory of a round is kept."""
         return self.memory / f"client-{client:05d}-round-{round_:06d}.safetensors"
 
+    def _last_rounds(self) -> dict[int, int]:
+        """In which round each client takes part for the last time, and leaves its model behind."""
+        found: dict[int, int] = {}
+        for round_ in reversed(range(self.setup.rounds)):
+            chosen, _ = self._participants(round_)
+            found = {**dict.fromkeys(chosen, round_), **found}
+            if len(found) == len(self.allocation.clients):
+                break
+        return found
+
+    def _participants(self, round_: int) -> tuple[list[int], list[int]]:
+        return participants(len(self.allocation.clients), self.setup.protocol, self.setup.seed, round_)
+
+    def model_file(self, client: int) -> Path:
+        """Where a client's own model is kept."""
+        assert self.models is not None
+        self.models.mkdir(exist_ok=True)
+        return self.models / f"{self.allocation.clients[client].name}.safetensors"
+
+    def counts_in_the_end(self, round_: int) -> bool:
+        """Tell whether a round is one of those that make the result."""
+        return round_ >= self.setup.rounds - LAST
+
     def evaluates_in(self, round_: int) -> bool:
-        """Tell whether a round is tested: every so often, and the last five always."""
-        return round_ % self.evaluate_every == 0 or round_ >= self.setup.rounds - 5
+        """Tell whether a round is tested: every so often, and the last ones always."""
+        return round_ % self.evaluate_every == 0 or self.counts_in_the_end(round_)
 
     def run_round(self) -> Metrics:
         """Run the next round and describe it as a line of metrics."""
         round_ = self.progress.round
         began = time.perf_counter()
-        chosen, dropped = participants(len(self.allocation.clients), self.setup.protocol, self.setup.seed, round_)
+        chosen, dropped = self._participants(round_)
         tally = _Tally()
         self.server.round = round_
         self._train(chosen, round_, tally)
@@ -104,6 +142,7 @@ class Coordinator:
             "bytes_down": tally.bytes_down,
             "bytes_up": tally.bytes_up,
             "clients": len(chosen),
+            "images": tally.images,
             "dropped": [self.allocation.clients[client].name for client in dropped],
             "rejected": tally.rejected,
             "seconds": {"train": trained - began, "evaluate": done - trained},
@@ -135,7 +174,8 @@ class Coordinator:
             size=len(spec.rows),
             memory_in=None if wrote is None else self.memory_file(client, wrote),
             memory_out=self.memory_file(client, round_),
-            evaluate=self.evaluates == "clients" and self.evaluates_in(round_),
+            evaluate=self.tested == "trained" and self.evaluates_in(round_),
+            model_out=self.model_file(client) if self.last_rounds.get(client) == round_ else None,
         )
 
     def _accepted(self, results: Iterator[Result], guard: Guard, round_: int, tally: _Tally) -> Iterator[Upload]:
@@ -154,12 +194,42 @@ class Coordinator:
             }
             if own:
                 self.progress.own_accuracy[upload.client] = own
+            if self.listen:
+                self.listen(round_, upload)
             yield upload
 
     def _accuracy(self) -> Metrics:
-        if self.evaluates == "clients":
-            own, across = own_and_across(self.allocation.tests, self.domains, self.progress.own_accuracy)
-            return {"accuracy": own, "mean": mean(own), "across": across} if own else {}
-        by_test = self.engine.evaluate(self.server.weights, self.server.knowledge)
-        accuracy = domain_means(self.allocation.tests, by_test)
-        return {"accuracy": accuracy, "mean": mean(accuracy)}
+        if self.tested == "global":
+            by_test = self.engine.evaluate(self.server.weights, self.server.knowledge)
+            accuracy = domain_means(self.allocation.tests, by_test)
+            found: Metrics = {"accuracy": accuracy, "mean": mean(accuracy)}
+            if self.allocation.validation:
+                found["validation"] = mean(domain_means(self.allocation.validation, by_test))
+            return found
+        if self.tested == "aggregated":
+            self._test_aggregated()
+        return self._accuracy_of_clients()
+
+    def _test_aggregated(self) -> None:
+        for client in sorted(self.progress.memories):
+            knowledge = self.server.broadcast(client).knowledge
+            self.progress.own_accuracy[client] = self.engine.evaluate(self.own_weights(client), knowledge)
+
+    def own_weights(self, client: int) -> Record:
+        """What the server has for a client, with the tensors that the client keeps for itself."""
+        own = records.read(self.memory_file(client, self.progress.memories[client]))
+        return {**self.server.broadcast(client).weights, **under_prefix("own", own)}
+
+    def _accuracy_of_clients(self) -> Metrics:
+        tests, found = self.allocation.tests, self.progress.own_accuracy
+        own, across = own_and_across(tests, self.domains, found)
+        if not own:
+            return {}
+        metrics: Metrics = {"accuracy": own, "mean": mean(own), "across": across}
+        if arranged := client_matrix(tests, list(self.domains.values()), found):
+            matrix, rows = arranged
+            metrics["cross"] = cross_domain(matrix, rows, list(self.domains.values())).as_metrics()
+            if self.counts_in_the_end(self.progress.round):
+                names = [client.name for client in self.allocation.clients]
+                metrics["matrix"] = {names[row]: values for row, values in zip(rows, matrix.tolist(), strict=True)}
+        return metrics

@@ -19,6 +19,7 @@ class Job:
     memory_in: Path | None
     memory_out: Path
     evaluate: bool
+    model_out: Path | None = None  # where to write the model as training left it
 
 
 @dataclass(frozen=True)

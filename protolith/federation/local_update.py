@@ -2,12 +2,14 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import cast
+from pathlib import Path
+from typing import Any, cast
 
 import torch
 
+from protolith import records
 from protolith.data.domain import Split, Task
-from protolith.data.protocols import Allocation, allocate, select
+from protolith.data.protocols import Allocation, allocate, data_of, select
 from protolith.evaluation.accuracy import Chunk, count_correct
 from protolith.federation.setup import Setup
 from protolith.methods.base import Context, Roster
@@ -67,20 +69,26 @@ class Workplace:
 
     def client_data(self, client: int) -> Split:
         """The private data set of a client."""
-        spec = self.allocation.clients[client]
-        return select(self.task.by_name[spec.domain], spec.rows)
+        return data_of(self.task, self.allocation.clients[client])
 
     def test_data(self, chunk: Chunk) -> Split:
         """The images of a chunk of a test set."""
-        test = self.allocation.tests[chunk.test]
+        test = self.allocation.measured[chunk.test]
         return select(self.task.by_name[test.domain], test.rows[chunk.start : chunk.stop])
 
     def update(
         self, client: int, round_: int, broadcast: Broadcast, memory: Record, evaluate: bool = False
     ) -> tuple[Upload, Record]:
         """Run `local_update` for one client; with `evaluate`, test its model on everything afterwards."""
+        upload, new_memory = local_update(self.method.client, self.context(client, round_, broadcast, memory))
+        if evaluate:
+            upload.metrics.update(self._own_accuracy(broadcast.knowledge))
+        return upload, new_memory
+
+    def context(self, client: int, round_: int, broadcast: Broadcast, memory: Record) -> Context:
+        """Gather all that a client's work of one round depends on."""
         seed = derive(self.setup.seed, "round", round_, "client", client)
-        context = Context(
+        return Context(
             client=client,
             round=round_,
             rounds=self.setup.rounds,
@@ -98,10 +106,6 @@ class Workplace:
             device=self.device,
             run_seed=self.setup.seed,
         )
-        upload, new_memory = local_update(self.method.client, context)
-        if evaluate:
-            upload.metrics.update(self._own_accuracy(broadcast.knowledge))
-        return upload, new_memory
 
     def _own_accuracy(self, knowledge: Record) -> dict[str, float]:
         """Test the model as training left it on every test set: `accuracy/<name>` in per cent."""
@@ -110,6 +114,20 @@ class Workplace:
             whole = Chunk(index, 0, len(test.rows))
             found[f"accuracy/{test.name}"] = 100.0 * self._correct(whole, knowledge) / len(test.rows)
         return found
+
+    def about_model(self) -> dict[str, Any]:
+        """What a file with a model of this run says about itself."""
+        return {
+            "method": self.setup.method,
+            "model": self.setup.model.name,
+            "width": self.setup.model.width,
+            "size": self.setup.size,
+            "classes": list(self.task.classes),
+        }
+
+    def write_model(self, path: Path) -> None:
+        """Write the model as training left it."""
+        records.write(path, clone(self.model.state_dict()), about=self.about_model(), sync=True)
 
     def count_correct(self, weights: Mapping[str, torch.Tensor], knowledge: Record, chunk: Chunk) -> int:
         """Test weights on a chunk."""

@@ -2,7 +2,7 @@
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from protolith.data.protocols import Protocol
 from protolith.methods.base import Training
@@ -23,13 +23,20 @@ class Setup(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
 
     method: str = Field("fedavg", description="the algorithm")
-    task: str = Field("mini", description="the data: a task's name, or a folder of domain/class/image")
+    task: str = Field("mini", description="the data: a task's name, a folder of domain/class/image, or a manifest")
     data: str = Field("", description="directory with the task's data; empty: PROTOLITH_DATA, the cache, then the hub")
+    skip_bad: bool = Field(False, description="leave out images of your own that cannot be read (else: an error)")
     size: int = Field(32, ge=16, le=512, description="height and width of the network's input")
     seed: int = Field(0, ge=0, description="all random numbers of the run follow from it")
     rounds: int = Field(100, ge=1, description="communication rounds")
     buffers: Literal["average", "local"] = Field(
         "average", description="BatchNorm's statistics: averaged with the weights, or kept by each client"
+    )
+    tested: Literal["auto", "global", "trained", "aggregated"] = Field(
+        "auto",
+        description="which models are tested: the global one, the clients' own after training, or the aggregated "
+        "weights with each client's own BatchNorm statistics; auto: the global one, but the clients' own where a "
+        "method has no global model and in protocol 'local'",
     )
     device: str = Field("auto", pattern=r"^(auto|cpu|mps|cuda(:\d+)?)$", description="auto, cpu, cuda or mps")
     plugins: list[str] = Field([], description="modules or .py files with methods or models of your own")
@@ -37,3 +44,9 @@ class Setup(BaseModel):
     model: ModelSettings = ModelSettings()
     training: Training = Training()
     params: dict[str, Any] = Field({}, description="the method's own options")
+
+    @model_validator(mode="after")
+    def _own_statistics(self) -> "Setup":
+        if self.tested == "aggregated" and self.buffers != "local":
+            raise ValueError("tested = 'aggregated' needs buffers = 'local', or all clients' models are the same")
+        return self

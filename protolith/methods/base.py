@@ -1,5 +1,6 @@
 """What a method is made of: options, a client half and a server half."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 
 from protolith.data.augment import crop, flip, to_input
 from protolith.data.domain import Split
-from protolith.records import Record
+from protolith.records import Record, all_finite
 
 
 class Params(BaseModel):
@@ -29,11 +30,26 @@ class Training(BaseModel):
 
     epochs: int = Field(10, ge=1, description="local epochs in a round")
     batch: int = Field(64, ge=1, description="images in a batch (the last one of an epoch may be smaller)")
-    lr: float = Field(0.01, gt=0, description="learning rate of SGD, without a schedule")
+    lr: float = Field(0.01, gt=0, description="learning rate of SGD")
+    schedule: Literal["constant", "cosine"] = Field(
+        "constant", description="the learning rate over the rounds: the same (as in the papers), or half a cosine to 0"
+    )
+    warmup: int = Field(0, ge=0, description="rounds in which the learning rate rises evenly to its full value")
+    class_weights: bool = Field(
+        False, description="weigh classes in the cross-entropy so that all that a client holds count alike"
+    )
     momentum: float = Field(0.9, ge=0, lt=1, description="momentum of SGD; the optimiser is new in every round")
     weight_decay: float = Field(1e-5, ge=0, description="weight decay of SGD")
     crop: int = Field(4, ge=0, description="random shifts of the training images by up to so many pixels")
     flip: bool = Field(True, description="random mirroring of the training images")
+
+    def rate(self, round_: int, rounds: int) -> float:
+        """The learning rate of a round (the first is 0) of so many."""
+        if round_ < self.warmup:
+            return self.lr * (round_ + 1) / (self.warmup + 1)
+        if self.schedule == "constant":
+            return self.lr
+        return self.lr * 0.5 * (1.0 + math.cos(math.pi * (round_ - self.warmup) / max(1, rounds - self.warmup)))
 
 
 @dataclass(frozen=True)
@@ -109,7 +125,7 @@ class Spec:
             return f"has shape {shape} instead of {wanted}"
         if tensor.dtype != self.dtype:
             return f"is {tensor.dtype} instead of {self.dtype}"
-        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+        if not all_finite(tensor):
             return "has numbers that are not finite"
         if self.least is not None and tensor.numel() and float(tensor.min()) < self.least:
             return f"has numbers below {self.least:g}"

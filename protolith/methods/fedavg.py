@@ -32,6 +32,8 @@ class Client:
         self.device = context.device
         self.context = context
         self.terms = Terms()
+        self.rate = context.training.rate(context.round, context.rounds)
+        self.class_weights = class_weights(context) if context.training.class_weights else None
 
     @staticmethod
     def check(model: nn.Module) -> None:
@@ -78,7 +80,7 @@ class Client:
     def optimizer(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
         """Build the local optimiser."""
         t = self.training
-        return torch.optim.SGD(parameters, lr=t.lr, momentum=t.momentum, weight_decay=t.weight_decay, fused=True)
+        return torch.optim.SGD(parameters, lr=self.rate, momentum=t.momentum, weight_decay=t.weight_decay, fused=True)
 
     def forward(self, batch: Batch) -> Output:
         """Pass a batch through the network."""
@@ -87,7 +89,7 @@ class Client:
 
     def loss(self, batch: Batch, out: Output) -> dict[str, Tensor]:
         """Name the terms whose sum is minimised."""
-        return {"ce": F.cross_entropy(out.logits, batch.labels)}
+        return {"ce": F.cross_entropy(out.logits, batch.labels, weight=self.class_weights)}
 
     def adjust_gradients(self) -> None:
         """Change the gradients before the step (nothing here)."""
@@ -171,6 +173,13 @@ def load_weights(model: nn.Module, weights: Record) -> None:
     with torch.no_grad():
         for name, tensor in model.state_dict().items():
             tensor.copy_(weights[name])
+
+
+def class_weights(context: Context) -> Tensor:
+    """Weights [K] with which all classes that a client holds count alike; their mean over its images is 1."""
+    counts = torch.bincount(context.data.labels, minlength=context.classes).float()
+    weights = torch.where(counts > 0, len(context.data) / (counts.clamp_min(1) * (counts > 0).sum()), 0.0)
+    return weights.to(context.device)
 
 
 def stacked(uploads: Iterable[Upload], name: str) -> Tensor:

@@ -48,7 +48,7 @@ class Client(fedavg.Client):
     def train(self) -> None:
         """Train, then read the mean gradient off the way that was gone: Δc_i = (x − y_i) / (way of unit steps) − c."""
         super().train()
-        way = path(self.terms.steps, self.training.lr, self.training.momentum)
+        way = path(self.terms.steps, self.rate, self.training.momentum)
         self.change = {
             name: (self.anchors[name] - p.detach()) / way - self.shared[name] for name, p in self.parameters.items()
         }

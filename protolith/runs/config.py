@@ -14,16 +14,24 @@ from protolith.errors import UserError, unknown
 from protolith.federation.setup import Setup
 from protolith.methods.registry import get_method, load_plugin
 from protolith.models import model_names
-from protolith.runs.defaults import Tree, defaults_for
+from protolith.runs.defaults import Tree, default_protocol, defaults_for
 
 
 class RunConfig(Setup):
     """A resolved run: everything that is needed to repeat it."""
 
-    engine: Literal["local"] = Field("local", description="where clients' work is executed")
+    engine: Literal["local", "ray", "flower"] = Field("local", description="where clients' work is executed")
+    deployment: str = Field("", description="directory of a deployment, for engine 'flower' (`protolith deploy init`)")
+    address: str = Field("", description="a Ray cluster's address, for engine 'ray'; empty: a new one on this machine")
     workers: int = Field(-1, ge=-1, description="worker processes; -1: one for each core, 0: none (for debugging)")
     evaluate_every: int = Field(1, ge=1, description="test every so many rounds (the last five always)")
     checkpoint_every: int = Field(1, ge=1, description="write a checkpoint every so many rounds")
+    patience: int = Field(
+        0, ge=0, description="stop after so many rounds without a better validation accuracy; 0: never"
+    )
+    keep_models: list[int] = Field([], description="rounds after which the global model is kept in models/")
+    init: str = Field("", description="a safetensors file with the weights to start from; empty: drawn from the seed")
+    diagnostics: bool = Field(True, description="save what the report shows: predictions, features, prototypes")
 
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> Tree:
@@ -48,10 +56,10 @@ def resolve(layers: Iterable[Mapping[str, Any]]) -> RunConfig:
         load_plugin(str(plugin))
     method = get_method(str(given.get("method", "fedavg")))
     task = str(given.get("task", "mini"))
-    protocol = str(given.get("protocol", {}).get("name", "shift"))
+    protocol = str(given.get("protocol", {}).get("name") or default_protocol(task))
     if protocol not in PROTOCOLS:
         raise unknown("protocol", protocol, PROTOCOLS)
-    tree: Tree = {}
+    tree: Tree = {"protocol": {"name": protocol}}
     for default in defaults_for(task, protocol):
         tree = merge(tree, default)
     tree = merge(tree, {"params": method.params.by_task.get(task, {})})

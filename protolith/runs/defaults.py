@@ -43,6 +43,11 @@ PROTOCOL_DEFAULTS: dict[tuple[str, str], Tree] = {
 }
 
 
+def default_protocol(task: str) -> str:
+    """The papers' main setting for their tasks, one client per site for anybody else's."""
+    return "shift" if task in TASK_DEFAULTS else "sites"
+
+
 def defaults_for(task: str, protocol: str) -> list[Tree]:
     """The layers of defaults for a task under a protocol, the weakest first."""
     return [TASK_DEFAULTS.get(task, FOLDER_DEFAULTS), PROTOCOL_DEFAULTS.get((task, protocol), {})]

@@ -5,6 +5,7 @@ import math
 import os
 import platform
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -52,7 +53,8 @@ class RunDirectory:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._lock = FileLock(str(path / ".lock"), timeout=0)
+        # Not at once: `is_locked`, called by somebody else, holds the lock for a moment too.
+        self._lock = FileLock(str(path / ".lock"), timeout=0.3)
 
     @classmethod
     def create(cls, path: Path, config: RunConfig) -> "RunDirectory":
@@ -76,13 +78,23 @@ class RunDirectory:
             raise UserError(f"{path} is not a run directory: it has no config.toml.")
         return cls(path)
 
-    def lock(self) -> FileLock:
-        """Make sure that no other process works here."""
+    def lock(self) -> AbstractContextManager[object]:
+        """Make sure that no other process works here, until the context ends."""
         try:
-            self._lock.acquire()
+            return self._lock.acquire()
         except Timeout:
             raise UserError(f"another process is working on the run in {self.path}.") from None
-        return self._lock
+
+    def is_locked(self) -> bool:
+        """Tell whether a process works here."""
+        file = self.path / ".lock"
+        if not file.exists():
+            return False
+        try:
+            with FileLock(str(file), timeout=0):
+                return False
+        except Timeout:
+            return True
 
     def config(self) -> RunConfig:
         """The run's resolved configuration."""
@@ -92,6 +104,13 @@ class RunDirectory:
     def memory(self) -> Path:
         """Where clients' memories are."""
         folder = self.path / "memory"
+        folder.mkdir(exist_ok=True)
+        return folder
+
+    @property
+    def models(self) -> Path:
+        """Where models are kept besides the final global one."""
+        folder = self.path / "models"
         folder.mkdir(exist_ok=True)
         return folder
 

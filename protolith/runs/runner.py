@@ -2,27 +2,36 @@
 
 import os
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from protolith import records
 from protolith.data.domain import Task
 from protolith.data.tasks import load_task
+from protolith.engines.flower.engine import FlowerEngine
 from protolith.engines.in_process import InProcessEngine
 from protolith.engines.local import LocalEngine
 from protolith.errors import UserError
-from protolith.federation.coordinator import Coordinator
+from protolith.federation.coordinator import LAST, Coordinator, which_models
 from protolith.federation.engine import Engine
 from protolith.federation.local_update import Workplace, one_thread
 from protolith.methods import registry
 from protolith.methods.registry import load_plugin
 from protolith.models.registry import only_here
-from protolith.records import nbytes, under_prefix
+from protolith.records import BadRecord, nbytes
+from protolith.runs import stopping
 from protolith.runs.checkpoints import Checkpoints
 from protolith.runs.config import RunConfig, complete_for
+from protolith.runs.diagnostics import FOLDER, PrototypeLog, write_tests
 from protolith.runs.directory import Metrics, RunDirectory, versions
+from protolith.runs.starting import starting_weights
 
-LAST = 5
+MODELS = {
+    "global": "the global model",
+    "trained": "the clients' own models",
+    "aggregated": "the aggregated weights with each client's own BatchNorm statistics",
+}
 
 
 class Observer:
@@ -53,11 +62,15 @@ class Interrupted(Exception):
 
 def start(config: RunConfig, out: Path, observer: Observer) -> RunDirectory:
     """Start a new run in a new directory."""
+    _refuse_elsewhere(config)
     task = _load(config, observer)
     config = complete_for(config, task)
     workplace = Workplace(config, task)  # refuses what cannot work before anything is written
+    stopping.refuse_unsuitable(config, which_models(config, workplace.method.server))  # and so does this
+    for sentence in starting_weights(config, workplace).notes:
+        observer.say(sentence)
     directory = RunDirectory.create(out, config)
-    _go_on(directory, config, workplace, observer)
+    go_on(directory, config, workplace, observer)
     return directory
 
 
@@ -65,6 +78,7 @@ def resume(path: Path, observer: Observer, workers: int | None = None) -> RunDir
     """Go on with a run that was stopped or killed."""
     directory = RunDirectory.open(path)
     config = directory.config()
+    _refuse_elsewhere(config)
     if workers is not None:
         config = config.model_copy(update={"workers": workers})
     if summary := directory.summary():
@@ -73,8 +87,13 @@ def resume(path: Path, observer: Observer, workers: int | None = None) -> RunDir
         return directory
     for plugin in config.plugins:
         load_plugin(plugin)
-    _go_on(directory, config, Workplace(config, _load(config, observer)), observer)
+    go_on(directory, config, Workplace(config, _load(config, observer)), observer)
     return directory
+
+
+def _refuse_elsewhere(config: RunConfig) -> None:
+    if config.engine == "flower":
+        raise UserError(f"engine = '{config.engine}': such a run is started with `protolith run --deployment DIR`.")
 
 
 def free_directory(config: RunConfig, parent: Path) -> Path:
@@ -88,29 +107,56 @@ def free_directory(config: RunConfig, parent: Path) -> Path:
 
 def _load(config: RunConfig, observer: Observer) -> Task:
     return load_task(
-        config.task, data=Path(config.data) if config.data else None, size=config.size, progress=observer.say
+        config.task,
+        data=Path(config.data) if config.data else None,
+        size=config.size,
+        progress=observer.say,
+        skip_bad=config.skip_bad,
     )
 
 
-def _go_on(directory: RunDirectory, config: RunConfig, workplace: Workplace, observer: Observer) -> None:
+def go_on(
+    directory: RunDirectory,
+    config: RunConfig,
+    workplace: Workplace,
+    observer: Observer,
+    sites: FlowerEngine | None = None,
+) -> None:
+    """Run the rounds that are left, with an engine of this machine or at the sites."""
     with directory.lock(), one_thread():
         roster = workplace.roster()
-        server = workplace.method.server(workplace.params, workplace.initial, roster)
+        initial = starting_weights(config, workplace).weights
+        server = workplace.method.server(workplace.params, initial, roster)
         workers = worker_count(config, len(workplace.allocation.clients))
-        engine = _engine(config, workplace, workers, nbytes(server.weights))
+        engine = sites or _engine(config, workplace, workers, nbytes(server.weights))
         try:
             coordinator = Coordinator(
-                config, workplace.allocation, server, engine, directory.memory, config.evaluate_every
+                config,
+                workplace.allocation,
+                server,
+                engine,
+                directory.memory,
+                config.evaluate_every,
+                directory.path / "models",
             )
+            if sites:
+                sites.look_ahead(coordinator)
             checkpoints = Checkpoints(directory.path / "checkpoint", coordinator.memory_file)
             if checkpoint := checkpoints.latest(observer.say):
                 server.load_state(checkpoint.state)
                 coordinator.progress = checkpoint.progress
             directory.keep_metrics_before(coordinator.progress.round)
-            observer.started(config, directory, coordinator.progress.round, workers)
-            _rounds(directory, config, coordinator, checkpoints, observer)
+            observer.started(config, directory, coordinator.progress.round, getattr(engine, "actors", workers))
+            prototypes = PrototypeLog(directory.path / FOLDER, workplace.allocation, workplace.task.classes, roster)
+            if config.diagnostics:
+                coordinator.listen = prototypes.hear
+            stop = stopping.Stopping(config, directory, workplace)
+            _rounds(directory, config, workplace, coordinator, checkpoints, prototypes, stop, observer)
         finally:
             engine.close()
+        stop.take_best(coordinator)
+        if config.diagnostics and sites is None:  # with sites, nobody but they has images
+            _save_tests(directory, workplace, coordinator, observer)
         _finish(directory, config, workplace, coordinator, observer)
 
 
@@ -120,7 +166,7 @@ def worker_count(config: RunConfig, clients: int) -> int:
 
 
 def _engine(config: RunConfig, workplace: Workplace, workers: int, model_bytes: int) -> Engine:
-    if workers == 0:
+    if workers == 0 and config.engine == "local":
         return InProcessEngine(workplace)
     for what, name, unknown_there in (
         ("method", config.method, registry.only_here(config.method)),
@@ -131,30 +177,44 @@ def _engine(config: RunConfig, workplace: Workplace, workers: int, model_bytes: 
                 f"worker processes do not know the {what} '{name}': put it into a module or .py file and name that in "
                 "plugins, or use workers = 0."
             )
-    return LocalEngine(config, workplace.task, workplace.allocation.tests, workers, model_bytes)
+    if config.engine == "ray":
+        from protolith.engines.ray.engine import RayEngine  # an extra that takes seconds to import
+
+        most = len(workplace.allocation.clients)
+        return RayEngine(config, workplace.task, workplace.allocation.measured, config.workers, most, config.address)
+    return LocalEngine(config, workplace.task, workplace.allocation.measured, workers, model_bytes)
 
 
 def _rounds(
     directory: RunDirectory,
     config: RunConfig,
+    workplace: Workplace,
     coordinator: Coordinator,
     checkpoints: Checkpoints,
+    prototypes: PrototypeLog,
+    stop: stopping.Stopping,
     observer: Observer,
 ) -> None:
     state, progress = coordinator.server.state(), coordinator.progress.copy()
     written, writing = progress.round, 0.0
     try:
-        while coordinator.progress.round < config.rounds:
+        while coordinator.progress.round < config.rounds and not stop.now:
             began = time.perf_counter()
             metrics = coordinator.run_round()
+            if isinstance(coordinator.engine, FlowerEngine):
+                metrics |= coordinator.engine.events()
             state, progress = coordinator.server.state(), coordinator.progress.copy()
             # A round's line comes before its checkpoint, so that no checkpoint is ahead of the metrics; the
             # time that a checkpoint takes is therefore found in the next round's line.
+            prototypes.write(progress.round - 1, coordinator.server)
             metrics["seconds"]["checkpoint"] = writing
             metrics["seconds"]["total"] = time.perf_counter() - began + writing
+            stop.hear(metrics, coordinator)
             directory.append_metrics(metrics)
+            if progress.round in config.keep_models and coordinator.server.evaluates == "global":
+                write_global_model(directory.models / f"round-{progress.round:06d}.safetensors", workplace, coordinator)
             writing = 0.0
-            if progress.round % config.checkpoint_every == 0 or progress.round == config.rounds:
+            if progress.round % config.checkpoint_every == 0 or progress.round == config.rounds or stop.now:
                 before = time.perf_counter()
                 checkpoints.write(state, progress)
                 written, writing = progress.round, time.perf_counter() - before
@@ -164,6 +224,14 @@ def _rounds(
         if progress.round > written:
             checkpoints.write(state, progress)
         raise Interrupted(directory.path, progress.round) from None
+
+
+def _save_tests(directory: RunDirectory, workplace: Workplace, coordinator: Coordinator, observer: Observer) -> None:
+    """Save what the report shows of the test images; a run does not fail for want of it."""
+    try:
+        write_tests(directory.path, workplace, coordinator)
+    except (OSError, BadRecord) as error:
+        observer.say(f"predictions for the report are not saved: {error}")
 
 
 def _finish(
@@ -176,26 +244,20 @@ def _finish(
 
 
 def _write_models(directory: RunDirectory, workplace: Workplace, coordinator: Coordinator) -> None:
-    """Write the global model, or the clients' own where there is no global one."""
-    server, config = coordinator.server, workplace.setup
-    about = {
-        "protolith": versions()["protolith"],
-        "method": config.method,
-        "model": config.model.name,
-        "width": config.model.width,
-        "size": config.size,
-        "classes": list(workplace.task.classes),
-    }
+    """Write the models: the global one, and the aggregated clients' own (those after training are written by then)."""
     if coordinator.server.evaluates == "global":
-        record = {**server.weights, **records.with_prefix("knowledge", server.knowledge)}
-        records.write(directory.path / "model.safetensors", record, about=about, sync=True)
-        return
-    folder = directory.path / "models"
-    folder.mkdir(exist_ok=True)
-    for client, round_ in sorted(coordinator.progress.memories.items()):
-        own = under_prefix("own", records.read(coordinator.memory_file(client, round_)))
-        name = workplace.allocation.clients[client].name
-        records.write(folder / f"{name}.safetensors", {**server.weights, **own}, about=about, sync=True)
+        write_global_model(directory.path / "model.safetensors", workplace, coordinator)
+    if coordinator.tested == "aggregated":
+        for client in sorted(coordinator.progress.memories):
+            record = coordinator.own_weights(client)
+            records.write(coordinator.model_file(client), record, about=workplace.about_model(), sync=True)
+
+
+def write_global_model(path: Path, workplace: Workplace, coordinator: Coordinator) -> None:
+    """Write the global model and what the server knows besides."""
+    server = coordinator.server
+    record = {**server.weights, **records.with_prefix("knowledge", server.knowledge)}
+    records.write(path, record, about=workplace.about_model(), sync=True)
 
 
 def summarise(
@@ -204,6 +266,10 @@ def summarise(
     """Average the last rounds, and say how that was done."""
     lines = directory.metrics()
     tested = [line for line in lines if "accuracy" in line][-LAST:]
+    rule = f"mean of the last {len(tested)} rounds ({tested[0]['round'] + 1} to {tested[-1]['round'] + 1})"
+    if config.patience and (best := stopping.best_round(lines)):
+        tested = [best]
+        rule = f"of round {best['round'] + 1} of {len(lines)}, chosen by validation images"
     accuracy = _means(tested, "accuracy")
     summary: dict[str, Any] = {
         "method": config.method,
@@ -211,8 +277,8 @@ def summarise(
         "protocol": config.protocol.name,
         "seed": config.seed,
         "rounds": config.rounds,
-        "rule": f"mean of the last {len(tested)} rounds ({tested[0]['round'] + 1} to {tested[-1]['round'] + 1})",
-        "accuracy_of": "the clients' own models" if coordinator.evaluates == "clients" else "the global model",
+        "rule": rule,
+        "accuracy_of": MODELS[coordinator.tested],
         "accuracy": accuracy,
         "mean": sum(accuracy.values()) / len(accuracy),
         "notes": list(workplace.task.notes),
@@ -224,7 +290,33 @@ def summarise(
     }
     if "across" in tested[-1]:
         summary["across"] = _means(tested, "across")
+    if "cross" in tested[-1]:
+        summary["cross"] = _cross_means(tested)
+        summary["matrix"] = {name: list(map(_mean, zip(*rows, strict=True))) for name, rows in _matrix(tested).items()}
     return summary
+
+
+def _cross_means(lines: list[Metrics]) -> Metrics:
+    """Average FedCode's measures over the rounds (its ratio too is taken in each round, then averaged)."""
+    ata = _means([line["cross"] for line in lines], "ata")
+    others = {
+        name: _mean([line["cross"][name] for line in lines if line["cross"][name] is not None])
+        for name in ("lta", "gata", "gasa", "cprr")
+    }
+    return {**others, "ata": ata}
+
+
+def _matrix(lines: list[Metrics]) -> dict[str, list[list[float]]]:
+    """The accuracies of each client's model in all rounds that have them."""
+    found: dict[str, list[list[float]]] = {}
+    for line in lines:
+        for name, values in line.get("matrix", {}).items():
+            found.setdefault(name, []).append(values)
+    return found
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None
 
 
 def _means(lines: list[Metrics], key: str) -> dict[str, float]:

@@ -143,7 +143,7 @@ def test_a_stand_in_is_allocated_under_its_plain_name():
 
 def test_select_takes_rows_in_their_order():
     domain = TOY.by_name["a"]
-    for rows in ([3, 1, 2], [105, 103, 107], [100, 101, 102], [119], [99, 100]):
+    for rows in ([3, 1, 2], [105, 103, 107], [100, 101, 102], [119], [99, 100], [119, 5, 100]):
         chosen = select(domain, torch.tensor(rows))
         expected = [domain.train.images[r, 0, 0, 0] if r < 100 else domain.test.images[r - 100, 0, 0, 0] for r in rows]
         # Training images come first when both parts are asked for; within a part the order is kept.

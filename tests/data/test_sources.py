@@ -18,7 +18,7 @@ from sklearn.datasets import load_digits
 
 from protolith.data.domain import Split
 from protolith.data.sources import classic, decode, folder, parquet
-from protolith.data.sources.found import hold_out, numbering, silent
+from protolith.data.sources.found import held_out_by_class, hold_out, numbering, silent
 from protolith.errors import UserError
 
 DIGITS = tuple("0123456789")
@@ -243,14 +243,9 @@ def test_parquet_with_a_damaged_image(tmp_path):
 
 
 def test_folder_holds_out_by_position(tmp_path):
-    for site in ("north", "south"):
-        write_images(tmp_path / site / "cat", 12)
-        write_images(tmp_path / site / "dog", 8, suffix=".JPG")
-    (tmp_path / "README.txt").write_text("not a domain")
-    (tmp_path / ".hidden").mkdir()
-    found = folder.find_all(tmp_path)
-    assert [source.domain for source in found] == ["north", "south"]
-    domain = found[0].read(("cat", "dog"), 32, silent)
+    write_images(tmp_path / "north" / "cat", 12)
+    write_images(tmp_path / "north" / "dog", 8, suffix=".JPG")
+    domain = folder.find(tmp_path / "north", "north").read(("cat", "dog"), 32, silent)
     assert domain.test.labels.tolist() == [0, 0, 1, 1]  # positions 8, 9 and 18, 19
     assert len(domain.train) == 16
 
@@ -281,26 +276,13 @@ def test_classes_named_like_parts_are_classes(tmp_path):
 
 
 def test_folder_errors_name_the_thing(tmp_path):
-    with pytest.raises(UserError, match=r"holds no domain: it needs images in domain/class/image\."):
-        folder.find_all(tmp_path)
     write_images(tmp_path / "north" / "cat", 10)
     (tmp_path / "north" / "dog").mkdir()
     with pytest.raises(UserError, match=r"class folder '.*north.dog' holds no image"):
-        folder.find_all(tmp_path)
-    write_images(tmp_path / "north" / "dog", 10)
-    write_images(tmp_path / "south" / "cat", 10)
-    with pytest.raises(UserError, match=r"have different classes: 'south' lacks 'dog'\."):
-        folder.find_all(tmp_path)
-    (tmp_path / "south" / "cat").rename(tmp_path / "west")
+        folder.find(tmp_path / "north", "north")
+    (tmp_path / "north" / "cat").rename(tmp_path / "west")
     with pytest.raises(UserError, match=r"domain 'west' in .* holds images but no class folders"):
-        folder.find_all(tmp_path)
-
-
-def test_a_domain_of_empty_class_folders_is_named(tmp_path):
-    write_images(tmp_path / "north" / "cat", 10)
-    (tmp_path / "south" / "cat").mkdir(parents=True)
-    with pytest.raises(UserError, match=r"class folder '.*south.cat' holds no image"):
-        folder.find_all(tmp_path)
+        folder.find(tmp_path / "west", "west")
 
 
 def test_a_test_class_that_was_never_trained_is_named(tmp_path):
@@ -386,3 +368,13 @@ def test_progress_counts_images(tmp_path, monkeypatch):
 def test_hold_out_positions():
     images = torch.zeros(25, 8, 8, 3, dtype=torch.uint8)
     assert hold_out("a", Split(images, torch.arange(25))).test.labels.tolist() == [8, 9, 18, 19]
+
+
+def test_hold_out_by_class():
+    def held(*counts):
+        labels = torch.repeat_interleave(torch.arange(len(counts)), torch.tensor(counts))
+        return [int(part.sum()) for part in torch.split(held_out_by_class(labels), counts)]
+
+    assert held(1, 2, 3, 8, 9, 10, 12, 13, 20, 25, 100) == [0, 1, 1, 2, 2, 2, 2, 3, 4, 5, 20]
+    labels = torch.zeros(23, dtype=torch.int64)
+    assert torch.nonzero(held_out_by_class(labels)).flatten().tolist() == [8, 9, 18, 19, 22]

@@ -7,7 +7,7 @@ import torch
 from PIL import Image
 from test_sources import scans, write_images, write_parquet
 
-from protolith.data import inspect, tasks
+from protolith.data import inspect, own, tasks
 from protolith.data.sources import hub
 from protolith.data.tasks import TASKS, in_folder, load_task, read_task_file
 from protolith.errors import UserError
@@ -148,7 +148,7 @@ def test_any_folder_is_a_task(tmp_path):
     task = load_task(str(tmp_path / "lungs"), cache=tmp_path / "cache")
     assert task.name == "lungs" and task.classes == ("ill", "well")
     assert sizes(task) == {"hospital-a": (16, 4), "hospital-b": (16, 4)}
-    assert task.notes == (f"no test folder in 'hospital-a', 'hospital-b': {tasks.HELD_OUT}",)
+    assert task.notes[0] == f"no test folder in 'hospital-a', 'hospital-b': {own.HELD_OUT}"
     assert load_task(str(tmp_path / "lungs"), cache=tmp_path / "cache").file == task.file
     same = read_task_file(task.file)
     assert torch.equal(same.domains[0].train.images, task.domains[0].train.images)
@@ -157,7 +157,7 @@ def test_any_folder_is_a_task(tmp_path):
 def test_a_folder_named_like_a_task_never_stands_in_for_it(tmp_path):
     for domain in TASKS["office10"].domains:
         for name in TASKS["office10"].classes:
-            write_images(tmp_path / "office10" / domain / name, 1)
+            write_images(tmp_path / "office10" / domain / name, 2)
     load_task(str(tmp_path / "office10"), cache=tmp_path / "cache")
     with pytest.raises(UserError, match="task office10 lacks the images"):
         load_task("office10", cache=tmp_path / "cache")

@@ -3,8 +3,9 @@
 import pytest
 import torch
 
+from protolith import records
 from protolith.data.protocols import Allocation, Client, Protocol, TestSet
-from protolith.errors import RunFailed
+from protolith.errors import RunFailed, UserError
 from protolith.federation.coordinator import Coordinator
 from protolith.federation.engine import Result
 from protolith.federation.setup import Setup
@@ -112,3 +113,50 @@ def test_clients_own_models_are_summarised_at_home_and_across(tmp_path):
     assert metrics["accuracy"] == {"a": 90.0, "b": 80.0, "c": 30.0}  # nobody lives in c: the mean of all
     assert metrics["across"] == {"a": 30.0, "b": 20.0, "c": 30.0}
     assert "ce" not in metrics["loss"] and not any(name.startswith("accuracy") for name in metrics["loss"])
+
+
+def test_a_client_leaves_its_model_where_it_takes_part_for_the_last_time(tmp_path):
+    engine = Engine()
+    setup = Setup(rounds=20, protocol=Protocol(participation=0.34), tested="trained")
+    server = fedavg.Server(None, {"w": torch.zeros(1)}, Roster((10, 20, 30), 3, 4, 20))
+    c = Coordinator(setup, Allocation(CLIENTS, TESTS), server, engine, tmp_path, models=tmp_path / "models")
+    for _ in range(20):
+        c.run_round()
+    last = {job.client: job for job in engine.jobs}
+    wrote = [job for job in engine.jobs if job.model_out]
+    assert wrote and {id(job) for job in wrote} == {id(job) for job in last.values()}
+    assert last[0].model_out == tmp_path / "models" / "d-1.safetensors"
+
+
+def test_aggregated_weights_are_tested_with_each_clients_own_tensors(tmp_path):
+    clients = (Client(0, "a-1", "a", torch.arange(10)), Client(1, "b-1", "b", torch.arange(10)))
+    tests = (TestSet("a", "a", torch.arange(5)), TestSet("b", "b", torch.arange(5)))
+    server = fedavg.Server(None, {"w": torch.zeros(1), "own": torch.zeros(1)}, Roster((10, 10), 3, 4, 2))
+
+    class Keeps(Engine):
+        def train(self, jobs, broadcast):
+            for job in jobs:
+                kept = torch.tensor([10.0 * (job.client + 1)])
+                records.write(job.memory_out, {"own/own": kept})
+                weights = {"w": torch.tensor([float(job.client)]), "own": kept}
+                yield Result(Upload(job.client, job.size, weights), remembered=True)
+
+        def evaluate(self, weights, knowledge):
+            return {"a": float(weights["w"] + weights["own"]), "b": float(weights["w"] - weights["own"])}
+
+    setup = Setup(rounds=2, tested="aggregated", buffers="local")
+    metrics = Coordinator(setup, Allocation(clients, tests), server, Keeps(), tmp_path).run_round()
+    assert metrics["matrix"] == {"a-1": [10.5, -9.5], "b-1": [20.5, -19.5]}  # w is 0.5 for both
+    assert metrics["accuracy"] == {"a": 10.5, "b": -19.5}
+    assert metrics["cross"]["lta"] == (10.5 - 19.5) / 2 and metrics["cross"]["ata"] == {"a": -9.5, "b": 20.5}
+
+
+def test_what_cannot_be_tested_is_refused(tmp_path):
+    class Personal(fedavg.Server):
+        evaluates = "clients"
+
+    server = Personal(None, {}, Roster((10,), 3, 4, 20))
+    with pytest.raises(UserError, match="has no global model"):
+        Coordinator(Setup(tested="global"), Allocation(CLIENTS, TESTS), server, Engine(), tmp_path)
+    with pytest.raises(ValueError, match="needs buffers = 'local'"):
+        Setup(tested="aggregated")

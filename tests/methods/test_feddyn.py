@@ -124,6 +124,7 @@ def test_a_rejected_upload_leaves_the_clients_h_as_it_was():
     good, bad = uploads_for(s, [0, 1])
     bad.weights["conv.bias"].fill_(float("nan"))
     coordinator = Coordinator.__new__(Coordinator)
+    coordinator.listen = None
     coordinator.progress = Progress(memories={0: 3, 1: 3})
     coordinator.allocation = SimpleNamespace(clients=[SimpleNamespace(name="a"), SimpleNamespace(name="b")])
     tally = _Tally()

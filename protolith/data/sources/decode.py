@@ -19,6 +19,7 @@ from protolith.errors import UserError
 
 Array = npt.NDArray[np.uint8]
 
+LEAST_SIDE = 2  # pixels; a single one shows nothing
 CHUNK = 500  # images per piece of work, and so the step of the progress
 THREADS = max(1, min(4, os.cpu_count() or 1))  # Pillow decodes and resizes outside the interpreter lock
 
@@ -94,25 +95,51 @@ class ArrayPictures:
         return Image.fromarray(self.pixels[index])
 
 
+@dataclass(frozen=True)
+class Decoded:
+    """Decoded images [n, size, size, 3], the sizes [n, 2] (width, height) that they had, and what was unreadable.
+
+    The pixels of an unreadable image are zeros; `bad` says by position what is wrong with it.
+    """
+
+    images: Tensor
+    sizes: Tensor
+    bad: dict[int, str]
+
+
 def decode(pictures: Pictures, size: int, what: str, progress: Progress) -> Tensor:
     """Decode all images to RGB at size × size, bilinear with antialiasing, the aspect squashed."""
     if isinstance(pictures, ArrayPictures) and pictures.pixels.shape[1:3] == (size, size):
         return _as_rgb(pictures.pixels)
+    found = decode_good(pictures, size, what, progress)
+    if found.bad:
+        first = min(found.bad)
+        raise UserError(f"image {pictures.name(first)} {found.bad[first]}.")
+    return found.images
+
+
+def decode_good(pictures: Pictures, size: int, what: str, progress: Progress) -> Decoded:
+    """Decode the images that can be read, and say what is wrong with the others."""
     count = len(pictures)
-    images = torch.empty((count, size, size, 3), dtype=torch.uint8)
-    view = images.numpy()
+    images = torch.zeros((count, size, size, 3), dtype=torch.uint8)
+    sizes = torch.zeros((count, 2), dtype=torch.int64)
+    view, extents = images.numpy(), sizes.numpy()
+    bad: dict[int, str] = {}
 
     def work(start: int) -> int:
         stop = min(start + CHUNK, count)
         for index in range(start, stop):
-            view[index] = _one(pictures, index, size)
+            try:
+                view[index], extents[index] = _one(pictures, index, size)
+            except _BadImage as error:
+                bad[index] = str(error)
         return stop
 
     with ThreadPoolExecutor(THREADS) as pool:
         for stop in pool.map(work, range(0, count, CHUNK)):
             if stop % (10 * CHUNK) == 0 or stop == count:
                 progress(f"{what}: {stop:,} of {count:,} images")
-    return images
+    return Decoded(images, sizes, dict(sorted(bad.items())))
 
 
 def resized(images: Tensor, size: int) -> Tensor:
@@ -127,34 +154,69 @@ def _as_rgb(pixels: Array) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(colour))
 
 
-def _one(pictures: Pictures, index: int, size: int) -> Array:
+class _BadImage(Exception):
+    """What is wrong with an image, as the end of a sentence that begins with its name."""
+
+
+def _one(pictures: Pictures, index: int, size: int) -> tuple[Array, tuple[int, int]]:
     try:
         with pictures.open(index) as image:
-            _check_area(image)
-            return _pixels(ImageOps.exif_transpose(image), size)
+            _check_area(image)  # from the header: nothing is decoded yet
+            return _pixels(ImageOps.exif_transpose(image), size), image.size
     except Image.DecompressionBombError as error:
-        raise UserError(f"image {pictures.name(index)} is too large to be decoded safely: {error}.") from error
-    except (OSError, SyntaxError, ValueError, EOFError) as error:  # what Pillow raises for damaged files
-        reason = str(error) if "identify" not in str(error) else "not an image that Pillow knows"
-        raise UserError(f"image {pictures.name(index)} cannot be read ({reason}).") from error
+        raise _BadImage(f"is too large to be decoded safely: {str(error).rstrip('.')}") from error
+    except _BadImage:
+        raise
+    except Exception as error:  # a damaged file makes Pillow raise nearly anything
+        raise _BadImage(f"cannot be read ({_reason(error)})") from error
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror.lower()
+    if "identify" in str(error):
+        return "not an image that Pillow knows"
+    return str(error) or type(error).__name__
 
 
 def _check_area(image: Image.Image) -> None:
     limit = Image.MAX_IMAGE_PIXELS  # Pillow itself only warns up to twice this limit
     if limit is not None and image.width * image.height > limit:
         raise Image.DecompressionBombError(f"{image.width} × {image.height} pixels, {limit:,} allowed")
+    if min(image.size) < LEAST_SIDE:
+        raise _BadImage(f"is too small to show anything: {image.width} × {image.height} pixels")
 
 
 def _pixels(image: Image.Image, size: int) -> Array:
     # Grey images are resized in one channel and then repeated: the same pixels for a third of the work.
     if image.mode.startswith("I"):
         image = _eight_bits(image)
+    elif image.mode == "F":
+        image = _from_floats(image)
+    elif image.has_transparency_data:
+        image = _on_white(image)
     if image.mode not in ("L", "RGB"):
         image = image.convert("L" if image.mode in ("1", "LA") else "RGB")
     if image.size != (size, size):
         image = image.resize((size, size), Image.Resampling.BILINEAR)
     pixels = np.asarray(image)
     return pixels if pixels.ndim == 3 else pixels[..., None]
+
+
+def _on_white(image: Image.Image) -> Image.Image:
+    # What is transparent has a colour too, which nobody was meant to see.
+    colour = image.convert("RGBA")
+    if colour.getchannel("A").getextrema() == (255, 255):
+        return image
+    paper = Image.new("RGBA", colour.size, (255, 255, 255, 255))
+    return Image.alpha_composite(paper, colour).convert("RGB")
+
+
+def _from_floats(image: Image.Image) -> Image.Image:
+    # Floating-point TIFF: from 0 to 1 where nothing is above 1, and from 0 to 255 otherwise.
+    values = np.nan_to_num(np.asarray(image, dtype=np.float64))
+    scale = 255.0 if values.max(initial=0.0) <= 1.0 else 1.0
+    return Image.fromarray(np.clip(np.rint(values * scale), 0, 255).astype(np.uint8))
 
 
 def _eight_bits(image: Image.Image) -> Image.Image:

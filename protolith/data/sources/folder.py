@@ -33,24 +33,6 @@ class ClassFolders:
         return Split(decode(FilePictures(self.all), size, what, progress), torch.tensor(labels, dtype=torch.int64))
 
 
-def find_all(folder: Path) -> list[Found]:
-    """Find the domains of a folder; they must have the same classes."""
-    found = []
-    for path in subfolders(folder):
-        if domain := find(path, path.name):
-            found.append(domain)
-        elif inner := subfolders(path):
-            raise _empty(inner[0])
-    if not found:
-        raise UserError(f"folder '{folder}' holds no domain: it needs images in domain/class/image.")
-    known = sorted({name for domain in found for name in domain.classes or ()})
-    lacking = {domain.domain: [name for name in known if name not in (domain.classes or ())] for domain in found}
-    if any(lacking.values()):
-        parts = [f"'{domain}' lacks {listed(names)}" for domain, names in lacking.items() if names]
-        raise UserError(f"the domains of folder '{folder}' have different classes: {'; '.join(parts)}.")
-    return found
-
-
 def find(folder: Path, domain: str) -> Found | None:
     """Find one domain in a folder, or nothing when the folder holds no images in class folders."""
     inner = {path.name: path for path in subfolders(folder)}
@@ -63,13 +45,11 @@ def find(folder: Path, domain: str) -> Found | None:
     test = next((inner[name] for name in TEST_NAMES if name in inner), None)
     unused = [name for name in inner if test is not None and name not in ("train", test.name)]
     notes = (f"{domain}: the part {listed(unused)} is not used",) if unused else ()
-    return find_parts(domain, inner["train"], test, notes)
+    return find_parts(domain, inner["train"], test, notes) if test else _single(inner["train"], domain)
 
 
-def find_parts(domain: str, train: Path, test: Path | None, notes: tuple[str, ...] = ()) -> Found | None:
+def find_parts(domain: str, train: Path, test: Path, notes: tuple[str, ...] = ()) -> Found | None:
     """Find a domain whose training and test images are in two folders of class folders."""
-    if test is None:
-        return _single(train, domain)
     first, second = class_folders(train), class_folders(test)
     if first is None or second is None:
         raise UserError(f"domain '{domain}' has no class folders with images in '{train if first is None else test}'.")

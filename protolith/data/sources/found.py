@@ -1,6 +1,7 @@
 """What a source says about a domain before it decodes anything, and the rules that all sources share."""
 
 import hashlib
+import os
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -44,7 +45,7 @@ def stamps(files: Iterable[Path]) -> str:
     digest = hashlib.sha256()
     for file in files:
         stat = file.stat()
-        digest.update(f"{file.absolute()}\x1f{stat.st_size}\x1f{stat.st_mtime_ns}\n".encode())
+        digest.update(os.fsencode(file.absolute()) + f"\x1f{stat.st_size}\x1f{stat.st_mtime_ns}\n".encode())
     return f"files:{digest.hexdigest()}"
 
 
@@ -92,3 +93,20 @@ def hold_out(domain: str, split: Split) -> Domain:
         Split(split.images[train], split.labels[train]),
         Split(split.images[test], split.labels[test]),
     )
+
+
+def held_out_by_class(labels: Tensor) -> Tensor:
+    """Tell for each image, in class and file order, whether it is held out: about a fifth of every class.
+
+    Of each ten images of a class the last two are; of what is left at its end, or of a class with fewer than
+    ten, a fifth, rounded. A class of two or more always has a test image, and every class a training image.
+    """
+    test = torch.zeros(len(labels), dtype=torch.bool)
+    for label in torch.bincount(labels).nonzero().flatten().tolist():
+        members = torch.nonzero(labels == label).flatten()
+        count = len(members)
+        position = torch.arange(count)
+        rest = count % 10
+        first = count - max(round(rest / 5), int(1 < count < 10))  # where the end that is held out begins
+        test[members] = ((position % 10 >= 8) & (position < count - rest)) | (position >= first)
+    return test

@@ -137,14 +137,24 @@ def _domains(file: Path) -> set[str]:
 def _split(
     files: Sequence[Path], domain: str, part: str, classes: tuple[str, ...], size: int, progress: Progress
 ) -> Split:
-    rows = _join([_rows(file, domain, classes) for file in files])
-    if not part:  # the hold-out rule counts positions in the order of class folders
-        rows = rows.sorted(classes)
+    rows = _ordered_rows(files, domain, part, classes)
     pictures = EncodedPictures(rows.images, rows.paths, files[0].name)
     return Split(
         decode(pictures, size, f"{domain} {part}".strip(), progress),
         torch.tensor(rows.labels, dtype=torch.int64),
     )
+
+
+def stored(folder: Path, domain: str, classes: tuple[str, ...]) -> list[bytes]:
+    """The images of a domain as its files hold them, encoded: all in the order of class folders."""
+    images: list[bytes] = _ordered_rows(_files(folder), domain, "", classes).images.to_pylist()
+    return images
+
+
+def _ordered_rows(files: Sequence[Path], domain: str, part: str, classes: tuple[str, ...]) -> Rows:
+    rows = _join([_rows(file, domain, classes) for file in files])
+    # The hold-out rule counts positions in the order of class folders.
+    return rows if part else rows.sorted(classes)
 
 
 def _join(parts: Sequence[Rows]) -> Rows:

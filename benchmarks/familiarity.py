@@ -1,0 +1,80 @@
+"""Does familiarity tell images that are unlike the sites' from images of the sites?
+
+Trains on three domains of PACS and asks for test photographs against sketches and noise; then, on data that had no part
+in choosing how familiarity is computed, on Office-Caltech10 against noise, house numbers and handwritten digits.
+
+python benchmarks/familiarity.py DATA [rounds] [width]
+"""
+
+import sys
+import tempfile
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+import protolith as pl
+from protolith.data.protocols import Protocol
+from protolith.data.tasks import TASKS, in_folder
+from protolith.use.familiarity import FALSE_ALARMS
+from protolith.use.predict import Predictor
+
+
+def auroc(familiar: Tensor, strange: Tensor) -> float:
+    """The probability that a strange image has a larger distance than a familiar one; ties count half."""
+    pairs = strange[:, None] - familiar[None, :]
+    return float(((pairs > 0).double() + 0.5 * (pairs == 0).double()).mean())
+
+
+def noise(count: int, size: int) -> Tensor:
+    rng = torch.Generator().manual_seed(0)
+    return torch.randint(0, 256, (count, size, size, 3), dtype=torch.uint8, generator=rng)
+
+
+def digits(data: Path, domain: str, count: int = 400) -> Tensor:
+    found = in_folder(data, "digits", domain)
+    assert found is not None
+    return found.read(TASKS["digits"].classes, 32, lambda _: None).test.images[:count]
+
+
+def measure(data: Path, task_name: str, unseen: str, strange: dict[str, Tensor], rounds: int, width: int) -> None:
+    protocol = Protocol(name="unseen", unseen=unseen, samples=1.0).model_dump()
+    with tempfile.TemporaryDirectory() as place:
+        run = pl.fit(
+            task=task_name, data=str(data), protocol=protocol, rounds=rounds, model={"width": width},
+            training={"epochs": 2, "batch": 32}, out=Path(place) / "run", evaluate_every=rounds,
+        )  # fmt: skip
+        predictor = Predictor(run.directory)
+    judge = predictor.familiarity
+    assert judge is not None
+    task = pl.load_task(task_name, data=data)
+    strange = {**({"sketch": task.by_name["sketch"].test.images} if unseen == "sketch" else {}), **strange}
+    print(f"\n{task_name}: fedavg, {rounds} rounds of 2 epochs, width {width}, trained on {', '.join(judge.sites)}")
+    known = {}
+    for name in judge.sites:
+        test = task.by_name[name].test
+        answers = predictor.trained.ask(test.images)
+        known[name] = judge.distances(answers.looks)
+        accuracy = 100 * float((answers.logits.argmax(1) == test.labels).double().mean())
+        print(f"accuracy on {name}: {accuracy:.1f} %")
+    everything = torch.cat(list(known.values()))
+    for name, images in strange.items():
+        found = judge.distances(predictor.trained.ask(images).looks)
+        flagged = 100 * float((judge.of_distances(found) <= FALSE_ALARMS).double().mean())
+        photo = f"photo {auroc(known['photo'], found):.3f}, " if "photo" in known else ""
+        print(f"AUROC against {name}: {photo}all sites {auroc(everything, found):.3f}; flagged: {flagged:.1f} %")
+    print(
+        f"false alarms wanted {100 * FALSE_ALARMS:.1f} %, on the {len(judge.control)} held-out images that took no "
+        f"part in the calibration with {len(judge.calibration)} others: {100 * judge.measured():.1f} %",
+        flush=True,
+    )
+
+
+def main(data: Path, rounds: int = 5, width: int = 8) -> None:
+    measure(data, "pacs", "sketch", {"noise": noise(400, 32)}, rounds, width)
+    others = {"noise": noise(400, 32), "svhn": digits(data, "svhn"), "mnist": digits(data, "mnist")}
+    measure(data, "office10", "dslr", others, rounds, width)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), *(int(argument) for argument in sys.argv[2:4]))

@@ -1,0 +1,98 @@
+"""`protolith paper`: the papers' tables and figures."""
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from protolith.cli.progress import print_json, sweep_observer
+from protolith.cli.run import Data, Device, Json, Set, Workers, flags_of, name_failed, seeds_of
+from protolith.experiments.paper import Experiment, Reduction, experiments, get_experiment, plan, reduced_by, tables
+from protolith.experiments.render import render
+from protolith.experiments.sweep import run_sweep
+from protolith.experiments.table import Table
+
+
+def paper(
+    name: Annotated[str | None, typer.Argument(metavar="[ID]", help="Such as i2pfl-table2; without: list all.")] = None,
+    data: Data = None,
+    rounds: Annotated[int | None, typer.Option(min=1, help="Fewer communication rounds than the paper.")] = None,
+    epochs: Annotated[int | None, typer.Option(min=1, help="Fewer local epochs.")] = None,
+    width: Annotated[int | None, typer.Option(min=1, help="A narrower network.")] = None,
+    methods: Annotated[str, typer.Option(help="Only these methods, separated by commas (others may be added).")] = "",
+    task: Annotated[str, typer.Option(help="Only these tasks, separated by commas.")] = "",
+    seeds: Annotated[str, typer.Option(help="Seeds, separated by commas. [default: as many as in the paper]")] = "",
+    jobs: Annotated[int | None, typer.Option(help="Runs at the same time. [default: one a core]")] = None,
+    workers: Workers = None,
+    device: Device = None,
+    out: Annotated[
+        Path, typer.Option(help="Directory for the runs, which tables and figures share, and for what is made of them.")
+    ] = Path("runs/papers"),
+    format: Annotated[str, typer.Option(help="text, md, csv or latex.")] = "text",
+    set_: Set = None,
+    json: Json = False,
+    dry: Annotated[bool, typer.Option("--dry-run", help="Only say what would be run.")] = False,
+) -> None:
+    """Run a table or figure of the papers, and print our numbers beside the paper's."""
+    if name is None:
+        print(listing())
+        return
+    experiment = get_experiment(name)
+    reduction = Reduction(
+        rounds, epochs, width, words(methods), words(task), tuple(seeds_of(seeds)) if seeds else (),
+        tuple(set_ or ()), flags_of(data=data, workers=workers, device=device),
+    )  # fmt: skip
+    planned = plan(experiment, reduction)
+    if dry:
+        print(describe(experiment, reduction, len(planned)))
+        return
+    watcher = sweep_observer()
+    try:
+        outcomes = run_sweep([job.config for job in planned], out, watcher, jobs)
+    finally:
+        watcher.close()
+    found = tables(experiment, reduction, planned, out)
+    if json:
+        print_json([as_json(table) for table in found])
+    elif found:
+        print(render(found, format), end="")
+        (out / f"{experiment.id}.md").write_text(render(found, "md"))
+    from protolith.report.paper_figures import draw_experiment  # takes a second to import
+
+    for path in draw_experiment(experiment, reduction, planned, out):
+        print(f"wrote {path}", file=sys.stderr)
+    name_failed(outcomes)
+
+
+def listing() -> str:
+    """Every table and figure, one line each."""
+    lines = []
+    for experiment in experiments().values():
+        sets = ", ".join(dataset.name for dataset in experiment.datasets)
+        lines.append(f"{experiment.id:<16} {experiment.paper}, {experiment.number}: {experiment.title}  [{sets}]")
+    kinds = [experiment.kind == "table" for experiment in experiments().values()]
+    return "\n".join([*lines, f"{len(kinds)} in all: {sum(kinds)} tables, {len(kinds) - sum(kinds)} figures"])
+
+
+def describe(experiment: Experiment, reduction: Reduction, runs: int) -> str:
+    """What an experiment would do."""
+    changes = reduced_by(experiment, reduction)
+    lines = [
+        f"{experiment.paper}, {experiment.number}: {experiment.title}",
+        f"{runs} runs of {reduction.rounds or experiment.run['rounds']} rounds",
+        f"REDUCED, not the paper's experiment: {', '.join(changes)}" if changes else "the paper's own size",
+        *experiment.notes,
+    ]
+    return "\n".join(lines)
+
+
+def as_json(table: Table) -> dict[str, Any]:
+    """A table for other programs."""
+    rows = [{"name": row.label, "values": row.values, "paper": dict(row.printed)} for row in table.rows]
+    return {"header": table.header, "columns": table.columns, "rows": rows, "notes": table.footer}
+
+
+def words(text: str) -> tuple[str, ...]:
+    """A list that was given with commas."""
+    return tuple(word.strip() for word in text.split(",") if word.strip())

@@ -1,0 +1,105 @@
+"""Images of one's own, listed but not decoded: from folders or from a manifest, in the same form."""
+
+import hashlib
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from protolith.data.sources.found import TEST_NAMES
+from protolith.errors import UserError
+
+Part = Literal["train", "test", "val", ""]  # the last: nobody has said
+
+
+class Row(NamedTuple):
+    """One image file: whose it is, what it shows, and which part it belongs to."""
+
+    site: str
+    part: Part
+    label: str
+    file: Path
+
+
+@dataclass(frozen=True)
+class Inventory:
+    """The image files of a task, sorted by site, part, class and name.
+
+    `notes` say what was found and left out on the way.
+    """
+
+    name: str
+    root: Path
+    rows: tuple[Row, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def sites(self) -> tuple[str, ...]:
+        """The sites' names."""
+        return tuple(dict.fromkeys(row.site for row in self.rows))
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The classes of all sites; a site may lack some."""
+        return tuple(sorted({row.label for row in self.rows}))
+
+    def of(self, site: str) -> tuple[Row, ...]:
+        """The rows of one site."""
+        return tuple(row for row in self.rows if row.site == site)
+
+    def fingerprint(self, site: str) -> str:
+        """Condense a site's rows and their files' sizes and times of change, without reading them."""
+        digest = hashlib.sha256()
+        for row in self.of(site):
+            stamp = "\x1f".join((row.part, row.label, *map(str, _stamp(row.file))))
+            digest.update(os.fsencode(row.file.absolute()) + b"\x1f" + stamp.encode() + b"\n")
+        return f"rows:{digest.hexdigest()}"
+
+    def shown(self, file: Path) -> str:
+        """A file's name for people: within the root, and printable."""
+        return printable(str(file.relative_to(self.root)) if file.is_relative_to(self.root) else str(file))
+
+
+def inventory(name: str, root: Path, rows: Iterable[Row], notes: Sequence[str] = ()) -> Inventory:
+    """Sort the rows; names that cannot be written down are refused."""
+    ordered = tuple(sorted(rows, key=lambda row: (row.site, row.part, row.label, os.fsencode(row.file))))
+    for kind, names in (("site", {row.site for row in ordered}), ("class", {row.label for row in ordered})):
+        for found in sorted(names):
+            if printable(found) != found or any(ord(letter) < 32 for letter in found):
+                raise UserError(f"the {kind} name {printable(found)!r} in '{printable(str(root))}' is not plain UTF-8.")
+    return Inventory(name, root, ordered, tuple(notes))
+
+
+def settled(rows: Sequence[Row]) -> tuple[list[Row], list[Row], list[Row]]:
+    """Divide a site's rows into training, test and unused ones as their parts say; no test rows: to be held out.
+
+    A validation part stands in for a missing test part, and is unused beside one.
+    """
+    by_part: dict[str, list[Row]] = {"train": [], "test": [], "val": [], "": []}
+    for row in rows:
+        by_part[row.part].append(row)
+    train = by_part["train"] + by_part[""]
+    if by_part["test"]:
+        return train, by_part["test"], by_part["val"]
+    return train, by_part["val"], []
+
+
+def part_of(name: str) -> Part | None:
+    """The part that a folder's or a column's word stands for; None for any other word."""
+    if name in ("train", "test"):
+        return "train" if name == "train" else "test"
+    return "val" if name in TEST_NAMES else None
+
+
+def printable(text: str) -> str:
+    """Write a name so that it can be printed, also one that is not UTF-8."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def _stamp(file: Path) -> tuple[int, int]:
+    try:
+        stat = file.stat()
+    except OSError:  # a link to nowhere or in a circle: found unreadable later
+        return (-1, -1)
+    return stat.st_size, stat.st_mtime_ns

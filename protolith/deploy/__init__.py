@@ -1,0 +1,1 @@
+"""A real federation: its directory, its certificates and keys, its processes, its runs."""

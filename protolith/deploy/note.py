@@ -1,0 +1,43 @@
+"""What a run at the sites keeps beside its other files."""
+
+import json
+import os
+import uuid
+from typing import Any
+
+from protolith.engines.flower.wire import SiteFacts
+from protolith.runs.directory import RunDirectory, write_text
+
+
+class RunNote:
+    """What a run at the sites keeps beside its other files, in flower.json."""
+
+    def __init__(self, directory: RunDirectory) -> None:
+        self.file = directory.path / "flower.json"
+        self.values: dict[str, Any] = json.loads(self.file.read_text()) if self.file.is_file() else {}
+
+    @property
+    def run(self) -> str:
+        """The run's own id, under which the sites keep their memories; Flower's changes with every submission."""
+        return str(self.values["run"])
+
+    def begin(self) -> None:
+        """Note that this process works on the run."""
+        self._write(run=self.values.get("run") or uuid.uuid4().hex, pid=os.getpid(), failed=None)
+
+    def fail(self, kind: str, sentence: str) -> None:
+        """Note why the run stopped, for the one who submitted it."""
+        print(sentence, flush=True)
+        self._write(failed={"kind": kind, "sentence": sentence})
+
+    def facts(self) -> list[SiteFacts]:
+        """What the sites had when the run began."""
+        return [SiteFacts.from_plain(values) for values in self.values.get("sites", [])]
+
+    def keep_facts(self, facts: list[SiteFacts]) -> None:
+        """Keep what the sites have."""
+        self._write(sites=[one.plain() for one in facts])
+
+    def _write(self, **values: Any) -> None:
+        self.values |= values
+        write_text(self.file, json.dumps(self.values, indent=2) + "\n")

@@ -1,0 +1,92 @@
+"""The server's half, inside Flower: the same loop as everywhere, with the sites as its engine."""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from protolith.data.tasks import TASKS
+from protolith.deploy.note import RunNote
+from protolith.deploy.plan import Deployment
+from protolith.engines.flower.carrier import server_app
+from protolith.engines.flower.engine import FlowerEngine, Patience
+from protolith.engines.flower.wire import Exchange, Reply, Request, SiteFacts, hollow_task, wait_for_sites
+from protolith.errors import RunFailed, UserError
+from protolith.federation.local_update import Workplace
+from protolith.federation.setup import Setup
+from protolith.runs import runner
+from protolith.runs.directory import Metrics, RunDirectory, write_text
+from protolith.runs.runner import Observer
+
+OpenExchange = Callable[[Mapping[str, int]], Exchange]
+
+
+class Log(Observer):
+    """Prints to the server's log."""
+
+    def say(self, text: str) -> None:
+        """Print a sentence."""
+        print(text, flush=True)
+
+    def round_done(self, metrics: Metrics) -> None:
+        """Print that a round is done."""
+        print(f"round {metrics['round'] + 1} done in {metrics['seconds']['total']:.1f} s", flush=True)
+
+
+def serve(settings: Mapping[str, object], open_exchange: OpenExchange) -> None:
+    """Do what was submitted: train a run, or ask the sites what they have."""
+    deployment = Deployment.open(Path(str(settings["deployment"])))
+    exchange, target = open_exchange(deployment.nodes), Path(str(settings["directory"]))
+    if settings["job"] == "check":
+        replies = describe(exchange, deployment, Setup(task=""))
+        answers = {site: {"error": reply.error, **reply.about} for site, reply in replies.items()}
+        write_text(target, json.dumps(answers))
+        return
+    directory = RunDirectory.open(target)
+    note = RunNote(directory)
+    note.begin()
+    try:
+        _train(deployment, exchange, directory, note)
+    except (UserError, RunFailed) as error:
+        note.fail(type(error).__name__, str(error))
+    except Exception as error:
+        note.fail("RunFailed", f"{type(error).__name__}: {error}")
+        raise
+
+
+def describe(exchange: Exchange, deployment: Deployment, setup: Setup) -> dict[str, Reply]:
+    """Ask the sites that are there for their classes and counts."""
+    plan, classes = deployment.plan, list(TASKS[setup.task].classes) if setup.task in TASKS else []
+    there = wait_for_sites(exchange, plan.sites, min(plan.wait, 60.0))
+    about = {"kind": "describe", "classes": classes, **setup.model_dump(include={"task", "size", "skip_bad"})}
+    return exchange.ask([Request(site, about) for site in plan.sites if site in there], plan.answer)
+
+
+def _train(deployment: Deployment, exchange: Exchange, directory: RunDirectory, note: RunNote) -> None:
+    config, plan, observer = directory.config(), deployment.plan, Log()
+    facts = note.facts() or _ask_facts(deployment, exchange, directory, note)
+    workplace = Workplace(config, hollow_task(config.task, facts, config.size))
+    patience = Patience(plan.quorum, plan.wait, plan.answer)
+    engine = FlowerEngine(exchange, config, workplace.allocation, facts, note.run, patience, observer.say)
+    runner.go_on(directory, config, workplace, observer, engine)
+
+
+def _ask_facts(deployment: Deployment, exchange: Exchange, directory: RunDirectory, note: RunNote) -> list[SiteFacts]:
+    """Learn once, when a run begins, what all sites have; all of them must be there for that."""
+    config, sites = directory.config(), deployment.plan.sites
+    replies = describe(exchange, deployment, config)
+    for site in sites:
+        reply = replies.get(site, Reply(site, error="not connected"))
+        if reply.error:
+            raise RunFailed(f"a run begins when all sites are there, and {site} is not: {reply.error}")
+    facts = [SiteFacts.from_plain(replies[site].about["facts"]) for site in sites]
+    if config.task in TASKS:
+        classes = TASKS[config.task].classes
+    else:  # as for a folder of sites: the classes of all of them, and a site may lack some
+        classes = tuple(sorted({name for one in facts for name in one.classes}))
+    facts = [replace(one, classes=classes) for one in facts]
+    note.keep_facts(facts)
+    return facts
+
+
+app = server_app(serve)

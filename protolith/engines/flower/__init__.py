@@ -1,0 +1,1 @@
+"""Real sites over the network, with Flower. Nothing outside this room imports flwr."""

@@ -1,0 +1,189 @@
+"""A site's half: its own images, its own disk, and the work that the server asks for."""
+
+import re
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from protolith import records
+from protolith.data import cache as decoded
+from protolith.data.domain import Domain, Split, Task
+from protolith.data.own import load_own
+from protolith.data.sources import classic, folder, parquet
+from protolith.data.sources.found import silent
+from protolith.data.tasks import HELD_OUT, TASKS
+from protolith.engines.flower.wire import Reply, Request, SiteFacts, hollow_task
+from protolith.errors import UserError
+from protolith.evaluation.accuracy import chunks
+from protolith.federation.local_update import Workplace
+from protolith.federation.setup import Setup
+from protolith.records import BadRecord, Broadcast, Record
+
+
+@dataclass(frozen=True)
+class Site:
+    """A site: its name, the folder of its images, and a folder of its own for what it has to remember."""
+
+    name: str
+    data: Path
+    state: Path
+
+    def answer(self, request: Request) -> Reply:
+        """Do what the server asks; whatever goes wrong becomes one sentence."""
+        try:
+            if request.site != self.name:
+                raise UserError(f"this is site '{self.name}', and the request is for '{request.site}'.")
+            if request.about["kind"] == "describe":
+                about = request.about
+                facts = self.facts(about["task"], tuple(about["classes"]), about["size"], about["skip_bad"])
+                return Reply(self.name, {"facts": facts.plain()})
+            return self._work(request)
+        except UserError as error:
+            return Reply(self.name, error=str(error))
+        except Exception as error:
+            traceback.print_exc()
+            return Reply(self.name, error=f"{type(error).__name__}: {error}")
+
+    def facts(self, task: str, classes: tuple[str, ...], size: int, skip_bad: bool = False) -> SiteFacts:
+        """Count the images, by the given classes or by the site's own; the server learns nothing else of them."""
+        own = self.load(task, classes, size, skip_bad)
+        train, test = own.domains[0].train, own.domains[0].test
+        return SiteFacts(
+            self.name, len(train), len(test), own.classes, tuple(train.counts(len(own.classes))), own.notes
+        )
+
+    def load(self, task: str, classes: tuple[str, ...], size: int, skip_bad: bool = False) -> Task:
+        """Load the site's images by the rules of the task: one of ours, or images of one's own."""
+        if not self.data.is_dir():
+            raise UserError(f"site '{self.name}': the folder of images '{self.data}' does not exist.")
+        if task in TASKS or parquet.find_domain(self.data, self.name):
+            return self._load_found(classes, size)
+        own = load_own(self._as_task(), size, self.state / "decoded", silent, skip_bad)
+        if classes in ((), own.classes):
+            return own
+        if strange := [name for name in own.classes if name not in classes]:
+            raise UserError(f"site '{self.name}' has classes that the run does not know: {', '.join(strange)}.")
+        index = torch.tensor([classes.index(name) for name in own.classes])
+        parts = (own.domains[0].train, own.domains[0].test)
+        renumbered = Domain(self.name, *(Split(part.images, index[part.labels]) for part in parts))
+        return Task(own.name, classes, (renumbered,), own.notes)
+
+    def _as_task(self) -> Path:
+        """The folder of a task with this one site, under its name: a link to the images."""
+        root = self.state / "images"
+        root.mkdir(parents=True, exist_ok=True)
+        link = root / self.name
+        if not (link.is_symlink() and link.resolve() == self.data.resolve()):
+            link.unlink(missing_ok=True)
+            link.symlink_to(self.data.resolve(), target_is_directory=True)
+        return root
+
+    def _load_found(self, classes: tuple[str, ...], size: int) -> Task:
+        """Decode a domain of one of our tasks, or of parquet files, once for all rounds."""
+        found = (
+            parquet.find_domain(self.data, self.name)
+            or classic.find(self.data, self.name)
+            or folder.find(self.data, self.name)
+        )
+        if found is None:
+            raise UserError(f"site '{self.name}': '{self.data}' holds no images (class/image, or parquet files).")
+        names = classes or tuple(sorted(found.classes or ()))
+        if not names:
+            raise UserError(f"site '{self.name}': the files in '{self.data}' do not name their classes.")
+        fingerprints = {self.name: found.fingerprint}
+        path = decoded.file_for(self.state / "decoded", f"site-{self.name}", size, fingerprints)
+        task = decoded.read_if_good(path, silent)
+        if task is None or task.classes != names:
+            domain = found.read(names, size, silent)
+            named = Domain(self.name, domain.train, domain.test)
+            notes = (*found.notes, *(() if found.given else (f"{self.name}: no test part was found, so {HELD_OUT}",)))
+            task = decoded.write(path, Task(self.name, names, (named,), notes), fingerprints)
+        return task
+
+    def _work(self, request: Request) -> Reply:
+        """Test the weights that were sent, or train, or both."""
+        place = self._workplace(request.about)
+        about: dict[str, Any] = {}
+        answers: dict[str, Record] = {}
+        if request.about["tested"]:
+            weights, knowledge = _tested(request)
+            about["correct"] = self._count_correct(place, weights, knowledge)
+        if job := request.about.get("job"):
+            broadcast = Broadcast(request.records["weights"], request.records["knowledge"])
+            memory = SiteMemory(self.state / "memory" / _plain_id(request.about["run"]), int(job["client"]))
+            upload, remembered = place.update(job["client"], job["round"], broadcast, memory.read(job["memory"]))
+            memory.write(job["round"], remembered, job["keep"])
+            about |= {"count": upload.count, "metrics": upload.metrics, "remembered": bool(remembered)}
+            answers = {"weights": upload.weights, "knowledge": upload.knowledge}
+        return Reply(self.name, about, answers)
+
+    def _workplace(self, about: dict[str, Any]) -> Workplace:
+        setup = Setup.model_validate(about["setup"])
+        if setup.plugins:  # a server must not choose what a site imports
+            raise UserError(f"site '{self.name}' loads no plugins: install a package with an entry point instead.")
+        classes, (train, test) = tuple(about["classes"]), about["images"]
+        domain = self.load(setup.task, classes, setup.size, setup.skip_bad).domains[0]
+        if (len(domain.train), len(domain.test)) != (train, test):
+            raise UserError(
+                f"site '{self.name}' has {len(domain.train)} training and {len(domain.test)} test images, but had "
+                f"{train} and {test} when the run began."
+            )
+        # The others are there for their places in the order; what they hold is not known here and does not matter.
+        sites = [SiteFacts(name, train, test, classes) for name in about["sites"]]
+        return Workplace(setup, hollow_task(setup.task, sites, setup.size, domain))
+
+    def _count_correct(self, place: Workplace, weights: Record, knowledge: Record) -> dict[str, int]:
+        tests = place.allocation.tests
+        correct = {test.name: 0 for test in tests if test.domain == self.name}
+        for chunk in chunks(tests):
+            if tests[chunk.test].domain == self.name:
+                correct[tests[chunk.test].name] += place.count_correct(weights, knowledge, chunk)
+        return correct
+
+
+@dataclass(frozen=True)
+class SiteMemory:
+    """A client's memory on the site's disk, one file for each round that may still be needed."""
+
+    folder: Path
+    client: int
+
+    def read(self, round_: int) -> Record:
+        """Read the memory that a round wrote; -1 is a client's first round."""
+        if round_ < 0:
+            return {}
+        try:
+            return records.clone(records.read(self._file(round_)))
+        except (OSError, BadRecord):
+            raise UserError(f"the memory of round {round_} is not on the site's disk ({self._file(round_)}).") from None
+
+    def write(self, round_: int, memory: Record, keep: list[int]) -> None:
+        """Write a round's memory; remove those that no checkpoint of the server needs."""
+        if not memory:
+            return
+        self.folder.mkdir(parents=True, exist_ok=True)
+        records.write(self._file(round_), memory, sync=True)
+        needed = {self._file(other) for other in (*keep, round_)}
+        for file in self.folder.glob(f"client-{self.client:05d}-*.safetensors"):
+            if file not in needed:
+                file.unlink(missing_ok=True)
+
+    def _file(self, round_: int) -> Path:
+        return self.folder / f"client-{self.client:05d}-round-{round_:06d}.safetensors"
+
+
+def _plain_id(run: str) -> str:
+    """Make sure that a run's id, which becomes the name of a folder, is one."""
+    if not re.fullmatch("[0-9a-f]{32}", run):
+        raise UserError(f"'{run}' is not the id of a run.")
+    return run
+
+
+def _tested(request: Request) -> tuple[Record, Record]:
+    """The weights to test: those sent for it, or else the broadcast's."""
+    own = request.about["tested"] == "own"
+    names = ("tested-weights", "tested-knowledge") if own else ("weights", "knowledge")
+    return request.records[names[0]], request.records[names[1]]

@@ -1,0 +1,1 @@
+"""Ray: clients' work on the machines of a cluster that you own."""

@@ -1,0 +1,99 @@
+"""One process of the cluster: a resident model and the task, and jobs that come as plain arrays."""
+
+import traceback
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from protolith.data.domain import Domain, Split, Task
+from protolith.evaluation.accuracy import Chunk
+from protolith.federation.local_update import Workplace
+from protolith.federation.setup import Setup
+from protolith.methods.registry import load_plugin
+from protolith.records import Broadcast, Record, clone
+
+Arrays = dict[str, np.ndarray[Any, Any]]
+Answer = dict[str, Any]
+
+
+def to_arrays(record: Mapping[str, torch.Tensor]) -> Arrays:
+    """A record as arrays, which Ray keeps in shared memory."""
+    return {name: tensor.detach().cpu().contiguous().numpy() for name, tensor in record.items()}
+
+
+def to_record(arrays: Mapping[str, np.ndarray[Any, Any]]) -> Record:
+    """Arrays as a record; copied, because what Ray shares must not be written to."""
+    return {name: torch.from_numpy(np.array(array)) for name, array in arrays.items()}
+
+
+def task_arrays(task: Task) -> Arrays:
+    """All images and labels of a task."""
+    splits = {f"{d.name}/{kind}": getattr(d, kind) for d in task.domains for kind in ("train", "test")}
+    return {
+        f"{name}/{part}": getattr(split, part).numpy()
+        for name, split in splits.items()
+        for part in ("images", "labels")
+    }
+
+
+def task_of(name: str, classes: list[str], domains: list[str], arrays: Arrays) -> Task:
+    """The task again; the images stay where they are, one copy on each machine."""
+
+    def tensor(key: str) -> torch.Tensor:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # it is read only, and nobody writes to it
+            return torch.from_numpy(arrays[key])
+
+    def split(key: str) -> Split:
+        return Split(tensor(f"{key}/images"), tensor(f"{key}/labels"))
+
+    return Task(name, tuple(classes), tuple(Domain(d, split(f"{d}/train"), split(f"{d}/test")) for d in domains))
+
+
+class Place:
+    """Does jobs; a fault becomes an answer, so that only a lost process looks like one."""
+
+    def __init__(self, settings: dict[str, Any], about: tuple[str, list[str], list[str]], arrays: Arrays) -> None:
+        setup = Setup.model_validate(settings)
+        for plugin in setup.plugins:
+            load_plugin(plugin)
+        self.workplace = Workplace(setup, task_of(*about, arrays))
+
+    def ready(self) -> Answer:
+        """Say that it is there."""
+        return {"ok": True}
+
+    def train(self, job: dict[str, Any], weights: Arrays, knowledge: Arrays, memory: Arrays) -> Answer:
+        """One client's work of one round."""
+        try:
+            broadcast = Broadcast(to_record(weights), to_record(knowledge))
+            upload, remembered = self.workplace.update(
+                job["client"], job["round"], broadcast, to_record(memory), job["evaluate"]
+            )
+            model = to_arrays(clone(self.workplace.model.state_dict())) if job["model"] else {}
+        except Exception as error:
+            return _fault(error)
+        return {
+            "ok": True,
+            "count": upload.count,
+            "metrics": upload.metrics,
+            "weights": to_arrays(upload.weights),
+            "knowledge": to_arrays(upload.knowledge),
+            "memory": to_arrays(remembered),
+            "model": model,
+        }
+
+    def evaluate(self, chunk: tuple[int, int, int], weights: Arrays, knowledge: Arrays) -> Answer:
+        """Count what the weights get right of a piece of a test set."""
+        try:
+            correct = self.workplace.count_correct(to_record(weights), to_record(knowledge), Chunk(*chunk))
+        except Exception as error:
+            return _fault(error)
+        return {"ok": True, "correct": correct}
+
+
+def _fault(error: Exception) -> Answer:
+    return {"ok": False, "error": f"{type(error).__name__}: {error}", "trace": traceback.format_exc()}

@@ -1,0 +1,85 @@
+"""Which runs belong side by side: same data and protocol together, seeds together, variants with a name."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from protolith.experiments.sweep import PLACE
+from protolith.methods.registry import all_methods
+from protolith.runs.config import RunConfig
+from protolith.runs.directory import RunDirectory
+
+# What makes no variant of a method: the seed, where and how it was run, and what was kept of it.
+ALIKE = {*PLACE, "seed", "plugins", "evaluate_every", "keep_models"}
+
+Group = dict[str, list[RunDirectory]]  # method or variant -> its runs, one for each seed
+Member = tuple[RunDirectory, RunConfig]
+
+
+def group_runs(runs: Iterable[RunDirectory]) -> dict[str, Group]:
+    """Arrange runs as {task and protocol: {method or variant: its runs by seed}}.
+
+    Runs of a method that differ in more than the seed stand apart, labelled by the settings in which they differ.
+    """
+    members = [(run, run.config()) for run in {run.path.resolve(): run for run in runs}.values()]
+    tasks = {config.task for _, config in members}
+    kinds: dict[str, dict[str, list[Member]]] = {}
+    for run, config in members:
+        kinds.setdefault(_setting(config, tasks), {}).setdefault(config.method, []).append((run, config))
+    groups: dict[str, Group] = {}
+    for setting, methods in kinds.items():
+        groups[setting] = {}
+        for found in methods.values():
+            groups[setting] |= _variants(found)
+    return groups
+
+
+def _setting(config: RunConfig, tasks: Iterable[str]) -> str:
+    """Task and protocol; a folder by its name, unless two have the same."""
+    name = Path(config.task).name
+    task = name if sum(Path(other).name == name for other in tasks) == 1 else config.task
+    unseen = f" {config.protocol.unseen}" if config.protocol.name == "unseen" else ""
+    return f"{task}, {config.protocol.name}{unseen}"
+
+
+def _variants(members: Sequence[Member]) -> Group:
+    """The runs of one method by what sets them apart."""
+    title, usual = _title_and_defaults(members[0][1])
+    options = [_options(config) for _, config in members]
+    keys = list(dict.fromkeys(key for found in options for key in found))
+    differing = [key for key in keys if any(found.get(key) != options[0].get(key) for found in options)]
+    variants: dict[str, dict[int, RunDirectory]] = {}
+    for (run, config), found in sorted(
+        zip(members, options, strict=True), key=lambda pair: [_order(pair[1].get(key)) for key in differing]
+    ):
+        said = [f"{key}={found[key]}" for key in differing if key in found and usual.get(key, found) != found[key]]
+        variants.setdefault(", ".join([title, *said]), {}).setdefault(config.seed, run)
+    return {label: [seeds[seed] for seed in sorted(seeds)] for label, seeds in variants.items()}
+
+
+def _title_and_defaults(config: RunConfig) -> tuple[str, dict[str, Any]]:
+    """A method's title, and its own options as they are when nobody asks for anything else."""
+    method = all_methods().get(config.method)
+    if method is None:  # a plug-in that is not at hand
+        return config.method, {}
+    return method.title, method.params(**method.params.by_task.get(config.task, {})).model_dump(mode="json")
+
+
+def _options(config: RunConfig) -> dict[str, Any]:
+    """The settings that can change a result, by their names; by short ones where only one setting has it."""
+    full: dict[tuple[str, str], Any] = {}
+    for section, value in config.model_dump(mode="json", exclude=ALIKE).items():
+        for name, inner in value.items() if isinstance(value, dict) else [("", value)]:
+            # Clients or samples by domain are one number where all domains have the same.
+            alike = isinstance(inner, dict) and len(set(inner.values())) == 1
+            full[section, name] = next(iter(inner.values())) if alike else inner
+    names = [name for _, name in full]
+    return {
+        name if name and names.count(name) == 1 else f"{section}.{name}".rstrip("."): value
+        for (section, name), value in full.items()
+    }
+
+
+def _order(value: Any) -> tuple[int, float, str]:
+    """Numbers by size, then everything else as text."""
+    return (0, float(value), "") if isinstance(value, int | float) else (1, 0.0, str(value))

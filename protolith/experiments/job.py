@@ -1,0 +1,122 @@
+"""The process of one job of a sweep: `python -m protolith.experiments.job DIR WORKERS`.
+
+The configuration is the first line of its standard input. The rest of the input is a life line: when it
+closes, the process ends at once, so that no job outlives its sweep. What it prints is the job's log.
+Exit codes: 0 done, 1 failed, 2 the request was wrong, 130 stopped.
+"""
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from pathlib import Path
+
+from protolith.data.tasks import load_task
+from protolith.errors import RunFailed, UserError
+from protolith.experiments.sweep import PLACE, STOPPED, write_failure
+from protolith.federation.local_update import Workplace
+from protolith.methods.registry import load_plugin
+from protolith.runs import runner
+from protolith.runs.config import RunConfig, complete_for, to_toml, validated
+from protolith.runs.directory import Metrics, RunDirectory, write_text
+from protolith.runs.runner import Interrupted, Observer
+
+
+class Log(Observer):
+    """A line with the time for whatever happens."""
+
+    rounds = 0
+
+    def say(self, text: str) -> None:
+        """Write a sentence."""
+        print(time.strftime("%Y-%m-%d %H:%M:%S"), text, flush=True)
+
+    def started(self, config: RunConfig, directory: RunDirectory, first_round: int, workers: int) -> None:
+        """Write where the run begins."""
+        self.rounds = config.rounds
+        self.say(f"rounds {first_round + 1} to {config.rounds} with {workers} worker(s), process {os.getpid()}")
+
+    def round_done(self, metrics: Metrics) -> None:
+        """Write what came of a round."""
+        accuracy = f", accuracy {metrics['mean']:.2f}" if metrics.get("mean") is not None else ""
+        rejected = f", {len(metrics['rejected'])} rejected" if metrics["rejected"] else ""
+        self.say(f"round {metrics['round'] + 1}/{self.rounds}{accuracy}{rejected}, {metrics['seconds']['total']:.1f} s")
+
+    def finished(self, summary: Metrics) -> None:
+        """Write the result."""
+        self.say(f"done: accuracy {summary['mean']:.2f}, {summary['rule']}")
+
+
+def execute(config: RunConfig, path: Path, workers: int, log: Log) -> int:
+    """Start or resume a run; whatever goes wrong becomes an exit code and a sentence."""
+    try:
+        directory = _settled(config, path, log)
+        clients = sum(directory.config().protocol.clients.values())
+        runner.resume(path, log, min(workers, max(1, clients)))
+        return 0
+    except (Interrupted, KeyboardInterrupt):
+        log.say("stopped")
+        return STOPPED
+    except UserError as error:
+        return _failed(path, str(error), 2, log)
+    except RunFailed as error:
+        return _failed(path, str(error), 1, log)
+    except Exception as error:
+        traceback.print_exc()
+        return _failed(path, f"{type(error).__name__}: {error}", 1, log)
+
+
+def _settled(config: RunConfig, path: Path, log: Log) -> RunDirectory:
+    """The run's directory, made if need be, with this sweep's wishes as to where the work is done."""
+    for plugin in config.plugins:
+        load_plugin(plugin)
+    if not (path / "config.toml").exists():
+        return _created(config, path, log)
+    directory = RunDirectory.open(path)
+    before = directory.config()
+    now = before.model_copy(update={name: getattr(config, name) for name in PLACE})
+    if now != before and not directory.is_locked():
+        write_text(path / "config.toml", to_toml(now))
+    return directory
+
+
+def _created(config: RunConfig, path: Path, log: Log) -> RunDirectory:
+    data = Path(config.data) if config.data else None
+    task = load_task(config.task, data=data, size=config.size, progress=log.say, skip_bad=config.skip_bad)
+    config = complete_for(config, task)
+    Workplace(config, task)  # refuses what cannot work before anything is written
+    for leftover in path.glob(".*.toml.*"):  # of a process that was killed while it wrote the configuration
+        leftover.unlink()
+    return RunDirectory.create(path, config)
+
+
+def _failed(path: Path, sentence: str, code: int, log: Log) -> int:
+    log.say(f"failed: {sentence}")
+    if not RunDirectory(path).is_locked():  # otherwise the run is another process's, and so is its fate
+        write_failure(path, sentence)
+    return code
+
+
+def _end_with_input() -> None:
+    """Wait for the end of the input; then end this process, even in the middle of a round."""
+    while os.read(0, 1024):
+        pass
+    os._exit(1)
+
+
+def main() -> None:
+    """Run one job."""
+    for number in (signal.SIGINT, signal.SIGTERM):  # also where the sweep was started with Ctrl-C ignored
+        signal.signal(number, signal.default_int_handler)
+    path, workers = Path(sys.argv[1]), int(sys.argv[2])
+    if not (line := sys.stdin.readline()):
+        return
+    threading.Thread(target=_end_with_input, daemon=True).start()
+    sys.exit(execute(validated(RunConfig, json.loads(line)), path, workers, Log()))
+
+
+if __name__ == "__main__":
+    main()

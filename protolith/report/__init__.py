@@ -1,0 +1,1 @@
+"""Reads finished runs, writes figures and reports."""

@@ -1,0 +1,271 @@
+"""What a trained network makes of test images: features by class and domain, kept beside the run."""
+
+import contextlib
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from safetensors import SafetensorError
+from torch import Tensor, nn
+
+from protolith import records
+from protolith.data.augment import to_input
+from protolith.data.domain import Task
+from protolith.data.protocols import allocate, select
+from protolith.data.tasks import load_task
+from protolith.errors import UserError, unknown
+from protolith.evaluation.accuracy import BATCH
+from protolith.evaluation.sample import draw as draw
+from protolith.federation.local_update import choose_device, one_thread
+from protolith.methods.fedavg import load_weights
+from protolith.methods.registry import load_plugin
+from protolith.models import Network, build_model
+from protolith.records import BadRecord, Record, under_prefix
+from protolith.runs.config import RunConfig
+from protolith.runs.directory import RunDirectory
+from protolith.seeds import generator
+
+MODEL = "model.safetensors"
+LEAST_POINTS = 4  # of a t-SNE
+
+
+@dataclass(frozen=True)
+class Prototypes:
+    """Vectors [p, d] that stand for classes, and the classes [p]."""
+
+    vectors: Tensor
+    labels: Tensor
+
+
+@dataclass(frozen=True)
+class Features:
+    """Features [n, d] of test images, with the class, the domain and the row of each.
+
+    `domains` are places in `domain_names`. A row is counted as in a test set: a domain's training images first,
+    then its test images. The prototypes are those that the model's method ended with: `prototypes` are the
+    global ones, one a class, and `clusters` are those of methods with several a class.
+    """
+
+    features: Tensor
+    labels: Tensor
+    domains: Tensor
+    rows: Tensor
+    domain_names: tuple[str, ...]
+    class_names: tuple[str, ...]
+    prototypes: Prototypes | None = None
+    clusters: Prototypes | None = None
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def only(self, domains: Sequence[str]) -> "Features":
+        """The part that comes from these domains, in their order; the prototypes stay."""
+        for name in domains:
+            if name not in self.domain_names:
+                raise unknown("domain", name, self.domain_names)
+        found = [torch.nonzero(self.domains == self.domain_names.index(name)).flatten() for name in domains]
+        chosen = torch.cat([torch.empty(0, dtype=torch.int64), *found])
+        return replace(
+            self,
+            features=self.features[chosen],
+            labels=self.labels[chosen],
+            domains=torch.repeat_interleave(torch.tensor([len(part) for part in found], dtype=torch.int64)),
+            rows=self.rows[chosen],
+            domain_names=tuple(domains),
+        )
+
+
+def collect_features(
+    run: RunDirectory,
+    model_file: Path | None = None,
+    domains: Sequence[str] | None = None,
+    limit: int = 500,
+    seed: int = 0,
+) -> Features:
+    """Pass at most `limit` test images of each domain through a model of a finished run.
+
+    The model is the global one unless a file is given (`models/pen-1.safetensors`). The images are drawn with
+    `seed`, not with the run's, so that they are the same for all methods. What was computed is kept in the
+    run's directory, and a second call reads it.
+    """
+    if limit < 1:
+        raise UserError(f"limit = {limit}: at least 1 image of each domain is needed.")
+    file = _file(run, model_file)
+    place = run.path / "features" / f"{file.stem}-{limit}.safetensors"
+    with file.open("rb") as opened:
+        origin = {"model": hashlib.file_digest(opened, "sha256").hexdigest(), "limit": limit, "seed": seed}
+    found = _saved(place, origin)
+    if found is None:
+        found = _computed(run.config(), file, limit, seed)
+        with contextlib.suppress(OSError, SafetensorError):  # a directory that may only be read has figures too
+            place.parent.mkdir(exist_ok=True)
+            write_features(place, found, origin)
+    return found if domains is None else found.only(domains)
+
+
+def client_models(run: RunDirectory) -> dict[str, Path]:
+    """The model of each domain's first client that has one, by the client's name; empty where none was kept."""
+    found: dict[str, Path] = {}
+    for domain, clients in run.config().protocol.clients.items():
+        names = [f"{domain}{mark}-{index + 1}" for index in range(clients) for mark in ("", "*")]
+        files = (run.path / "models" / f"{name}.safetensors" for name in names)
+        if first := next((file for file in files if file.is_file()), None):
+            found[first.stem] = first
+    return found
+
+
+def write_features(path: Path, features: Features, origin: dict[str, Any]) -> None:
+    """Write features as a record; `origin` says what they were computed from."""
+    record: Record = {name: getattr(features, name) for name in ("features", "labels", "domains", "rows")}
+    for name in ("prototypes", "clusters"):
+        if (held := getattr(features, name)) is not None:
+            record |= {f"{name}/vectors": held.vectors, f"{name}/labels": held.labels}
+    about = {"origin": origin, "domains": list(features.domain_names), "classes": list(features.class_names)}
+    records.write(path, record, about=about)
+
+
+def read_features(path: Path) -> Features:
+    """Read features that were written."""
+    record, about = records.read_with_about(path)
+    return Features(
+        record["features"],
+        record["labels"],
+        record["domains"],
+        record["rows"],
+        tuple(about["domains"]),
+        tuple(about["classes"]),
+        *(Prototypes(**held) if (held := under_prefix(name, record)) else None for name in ("prototypes", "clusters")),
+    )
+
+
+@dataclass(frozen=True)
+class Embedding:
+    """Where t-SNE puts features and prototypes: [n, 2] each."""
+
+    points: Tensor
+    prototypes: Tensor
+    clusters: Tensor
+
+
+def embed(features: Features, seed: int = 0) -> Embedding:
+    """Embed features and prototypes together by t-SNE, from a start by PCA.
+
+    The features go in as the network gives them, neither normalised nor standardised: their distances are those
+    that the methods' losses see.
+    """
+    from sklearn.manifold import TSNE  # takes seconds to import
+    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+
+    sets = [features.features, *(held.vectors for held in (features.prototypes, features.clusters) if held)]
+    together = torch.cat(sets)
+    if len(together) < LEAST_POINTS:
+        raise UserError(f"t-SNE of {len(together)} points: at least {LEAST_POINTS} are needed; raise the limit.")
+    if not bool(torch.isfinite(together).all()):
+        raise UserError("t-SNE needs finite features, and some of these are not: the training has diverged.")
+    start = "pca" if bool((together != together[0]).any()) else "random"  # a collapsed network has no axes
+    perplexity = min(30.0, max(1.0, (len(together) - 1) / 3))
+    with threadpool_limits(1):  # for so few points threads wait more than they work
+        found = TSNE(init=start, perplexity=perplexity, random_state=seed).fit_transform(together.numpy())
+    lengths = [len(features), *(len(held.labels) if held else 0 for held in (features.prototypes, features.clusters))]
+    return Embedding(*torch.split(torch.from_numpy(found), lengths))
+
+
+def _file(run: RunDirectory, given: Path | None) -> Path:
+    file = given if given is not None and given.exists() else run.path / (given or MODEL)
+    if file.is_file():
+        return file
+    if given is None and (run.path / "models").is_dir():
+        raise UserError(f"{run.path} has no {MODEL}, only the clients' own models: name one of those in models/.")
+    raise UserError(f"{file} does not exist: features need the model of a finished run.")
+
+
+def _saved(path: Path, origin: dict[str, Any]) -> Features | None:
+    """What was computed earlier from the same model with the same draw."""
+    try:
+        return read_features(path) if records.read_about(path).get("origin") == origin else None
+    except (FileNotFoundError, BadRecord, KeyError):
+        return None
+
+
+def _computed(config: RunConfig, file: Path, limit: int, seed: int) -> Features:
+    for plugin in config.plugins:
+        load_plugin(plugin)
+    data = Path(config.data) if config.data else None
+    task = load_task(config.task, data=data, size=config.size, skip_bad=config.skip_bad)
+    model, knowledge = _model(file, task)
+    device = choose_device("auto")
+    model.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    names, features, labels, rows = [], [], [], []
+    for name, tested in _test_rows(config, task).items():
+        domain = task.by_name[name]
+        chosen = tested[draw(select(domain, tested).labels, limit, generator(seed, "features", name))]
+        split = select(domain, chosen)
+        names.append(name)
+        features.append(_encode(model, split.images, device))
+        labels.append(split.labels)
+        rows.append(chosen)
+    width = features[0].shape[1]
+    return Features(
+        torch.cat(features),
+        torch.cat(labels),
+        torch.repeat_interleave(torch.tensor([len(part) for part in rows])),
+        torch.cat(rows),
+        tuple(names),
+        task.classes,
+        _global(knowledge, width),
+        _clusters(knowledge, width),
+    )
+
+
+def _model(file: Path, task: Task) -> tuple[nn.Module, Record]:
+    """The network in a file, in evaluation mode, and its method's knowledge."""
+    try:
+        record, about = records.read_with_about(file)
+        name, classes, width = about["model"], about["classes"], about["width"]
+    except (BadRecord, KeyError):
+        raise UserError(f"{file} is not a model that a run wrote.") from None
+    if tuple(classes) != task.classes:
+        raise UserError(
+            f"{file} knows the classes {', '.join(classes)}, but task {task.name} now has {', '.join(task.classes)}."
+        )
+    model = build_model(name, len(classes), width, seed=0)
+    load_weights(model, record)
+    return model.eval(), under_prefix("knowledge", record)
+
+
+def _test_rows(config: RunConfig, task: Task) -> dict[str, Tensor]:
+    """The rows that a run is tested on, by domain; the clients' own test parts of a domain are put together."""
+    found: dict[str, list[Tensor]] = {}
+    for test in allocate(task, config.protocol, config.seed).tests:
+        found.setdefault(test.domain, []).append(test.rows)
+    return {domain: torch.cat(parts).sort().values for domain, parts in found.items()}
+
+
+def _encode(model: nn.Module, images: Tensor, device: torch.device) -> Tensor:
+    network = cast(Network, model)
+    with one_thread(), torch.inference_mode():
+        parts = [network.features(to_input(batch, device)).float().cpu() for batch in torch.split(images, BATCH)]
+    return torch.cat(parts)
+
+
+def _global(knowledge: Record, width: int) -> Prototypes | None:
+    if not {"global", "present"} <= knowledge.keys():
+        return None
+    labels = torch.nonzero(knowledge["present"]).flatten()
+    return _of_width(knowledge["global"][labels], labels, width)
+
+
+def _clusters(knowledge: Record, width: int) -> Prototypes | None:
+    if not {"clusters", "cluster_labels"} <= knowledge.keys():
+        return None
+    return _of_width(knowledge["clusters"], knowledge["cluster_labels"], width)
+
+
+def _of_width(vectors: Tensor, labels: Tensor, width: int) -> Prototypes | None:
+    """Prototypes that live in the space of the features; others cannot be drawn among them."""
+    if vectors.ndim != 2 or len(vectors) == 0 or vectors.shape[1] != width:
+        return None
+    return Prototypes(vectors.float(), labels.to(torch.int64))

@@ -1,0 +1,1 @@
+"""The report: one page that explains runs, as a file or while they train."""

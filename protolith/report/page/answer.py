@@ -1,0 +1,98 @@
+"""Part 1: the table, how it came about, and how to repeat it."""
+
+from collections.abc import Sequence
+
+from protolith.data.protocols import PROTOCOLS
+from protolith.errors import UserError
+from protolith.experiments.render import cell
+from protolith.experiments.table import Row, Table, build_tables, columns_of
+from protolith.report.page.html import Html, join, table, tag
+from protolith.report.page.plots import Figures, swatch
+from protolith.report.page.repeat import commands
+from protolith.report.page.study import Run, Setting, Study
+
+
+def answer(study: Study, figures: Figures) -> Html:
+    """The table of each setting."""
+    if not study.settings:
+        return tag("p", "There is no run here yet.", class_="missing")
+    return join(_setting(setting, len(study.settings) > 1) for setting in study.settings)
+
+
+def _setting(setting: Setting, named: bool) -> Html:
+    found = accuracy_table(setting)
+    protocol = next(setting.runs).config.protocol.name
+    return join(
+        [
+            tag("h3", setting.title) if named else "",
+            tag("p", f"Protocol {protocol}: {PROTOCOLS[protocol]}.", class_="note"),
+            *(tag("p", _sentence(line), class_="note") for line in found.header),
+            html_table(found, setting, f"Accuracy in per cent by domain: {setting.title}"),
+            tag(
+                "p",
+                tag("b", "Bold"),
+                " is the best of a column, ",
+                tag("u", "underlined"),
+                " the second.",
+                class_="note",
+            )
+            if len(found.rows) > 1
+            else "",
+            *(tag("p", _sentence(line), class_="note") for line in found.footer),
+            tag("p", "To repeat it:"),
+            tag("pre", tag("code", "\n".join(commands(run.config for run in setting.runs))), tabindex="0"),
+        ]
+    )
+
+
+def _sentence(line: str) -> str:
+    return f"{line[:1].upper()}{line[1:]}{'' if line.endswith('.') else '.'}"
+
+
+def accuracy_table(setting: Setting) -> Table:
+    """What is finished, and below it how far the rest is."""
+    finished = [run.directory for run in setting.runs if run.summary]
+    try:
+        found = build_tables(finished)[0] if finished else Table([], [], [], [])
+    except (UserError, LookupError):
+        found = Table([], [], [], ["the summaries of these runs cannot be read"])
+    for label, runs in setting.methods.items():
+        if not any(run.summary for run in runs) and (row := _so_far(label, runs)):
+            found.rows.append(row)
+    if open_ := sum(run.summary is None for run in setting.runs):
+        found.footer = [line for line in found.footer if "not finished" not in line]
+        found.footer.append(f"{open_} run(s) not finished: a row “so far” is the last tested round, not a result")
+    found.columns = columns_of(found.rows)
+    return found
+
+
+def _so_far(label: str, runs: Sequence[Run]) -> Row | None:
+    """The last tested round of runs that are under way."""
+    row, rounds = Row(label), []
+    for run in runs:
+        tested = [line for line in run.metrics if "accuracy" in line]
+        if tested:
+            row.add({**tested[-1]["accuracy"], "mean": tested[-1]["mean"]})
+            rounds.append(f"{tested[-1]['round'] + 1} of {run.config.rounds}")
+    row.label = f"{label}, so far (round {', '.join(dict.fromkeys(rounds))})"
+    return row if rounds else None
+
+
+def html_table(found: Table, setting: Setting, caption: str) -> Html:
+    """A table with the best of each column bold, the second underlined, and every method's colour."""
+    if not found.rows:
+        return tag("p", "No round has been tested yet.", class_="missing")
+    rows = [
+        [_name(row.label, setting), *(_marked(found, row, column) for column in found.columns)] for row in found.rows
+    ]
+    return table(["method", *found.columns], rows, caption)
+
+
+def _name(label: str, setting: Setting) -> Html:
+    method = next((name for name in sorted(setting.looks, key=len, reverse=True) if label.startswith(name)), None)
+    return join([swatch(setting.looks[method].colour) if method else "", label])
+
+
+def _marked(found: Table, row: Row, column: str) -> Html:
+    mark = {1: "b", 2: "u"}.get(found.rank(row, column), "span")
+    return tag(mark, cell(row, column))

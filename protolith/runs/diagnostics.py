@@ -1,0 +1,270 @@
+"""What a run saves for its report: what it made of test images, and the prototypes that clients sent.
+
+`diagnostics/tests.safetensors` is written once, after the last round: for a bounded draw of test images the label,
+the prediction and its confidence, features of some of them, and thumbnails of what a report shows.
+`diagnostics/prototypes-000001.safetensors` and so on hold the clients' prototypes of a bounded number of rounds.
+"""
+
+import contextlib
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from protolith import records
+from protolith.data.augment import to_input
+from protolith.data.protocols import Allocation, TestSet, select
+from protolith.evaluation.accuracy import BATCH
+from protolith.evaluation.sample import draw
+from protolith.federation.coordinator import Coordinator
+from protolith.federation.local_update import Workplace
+from protolith.losses import class_means
+from protolith.methods.base import Roster
+from protolith.methods.fedavg import Server, load_weights
+from protolith.models import Network
+from protolith.records import BadRecord, Record, Upload
+from protolith.seeds import generator
+
+FOLDER = "diagnostics"
+TESTS = "tests.safetensors"
+PREDICTED = 2000  # test images of a domain whose predictions are saved
+SAMPLED = 100  # of these, whose features are saved
+MISTAKES = 16  # wrong ones of a domain, the most confident, whose thumbnails are saved
+THUMBNAIL = 40  # pixels
+ROUNDS, BYTES = 12, 24_000_000  # of saved prototypes, at most (but the first and the last round always)
+KNOWLEDGE = ("global", "present", "clusters", "cluster_labels")  # of the server, saved beside the clients'
+
+
+class PrototypeLog:
+    """Writes down the prototypes that clients send in some rounds, and what the server made of them."""
+
+    def __init__(self, folder: Path, allocation: Allocation, classes: tuple[str, ...], roster: Roster) -> None:
+        self.folder = folder
+        self.roster = roster
+        self.about = {
+            "clients": [client.name for client in allocation.clients],
+            "domains": [client.domain for client in allocation.clients],
+            "classes": list(classes),
+        }
+        size = 4 * len(allocation.clients) * roster.classes * roster.features
+        self.step = math.ceil(roster.rounds / max(2, min(ROUNDS, BYTES // size)))
+        self.heard: dict[int, Record] = {}
+
+    def keeps(self, round_: int) -> bool:
+        """Tell whether a round is written down: the first, the last, and some between them."""
+        return round_ % self.step == 0 or round_ == self.roster.rounds - 1
+
+    def hear(self, round_: int, upload: Upload) -> None:
+        """Take note of an upload."""
+        if "prototypes" in upload.knowledge and self.keeps(round_):
+            self.heard[upload.client] = self._by_class(upload.knowledge)
+
+    def _by_class(self, knowledge: Record) -> Record:
+        """One prototype for each class [K, d] with its count [K], also where a client sends several."""
+        found = {"prototypes": knowledge["prototypes"].float(), "counts": knowledge.get("counts")}
+        if found["counts"] is None:
+            found["prototypes"], found["counts"] = class_means(
+                knowledge["prototypes"].float(), knowledge["labels"], self.roster.classes
+            )
+        found["style"] = knowledge.get("style")
+        return {name: tensor for name, tensor in found.items() if tensor is not None}
+
+    def write(self, round_: int, server: Server) -> None:
+        """Write what was heard in a round."""
+        heard, self.heard = self.heard, {}
+        if not heard:
+            return
+        clients = sorted(heard)
+        record = {name: torch.stack([heard[client][name] for client in clients]) for name in heard[clients[0]]}
+        record["clients"] = torch.tensor(clients)
+        record |= {f"server/{name}": server.knowledge[name] for name in KNOWLEDGE if name in server.knowledge}
+        if "style" in record and "cluster" in server.extra:
+            record["server/style_cluster"] = server.extra["cluster"]
+        self.folder.mkdir(exist_ok=True)
+        records.write(self.folder / f"prototypes-{round_ + 1:06d}.safetensors", record, about=self.about)
+
+
+@dataclass(frozen=True)
+class Prototypes:
+    """The prototypes of one round: [M, K, d] and counts [M, K] of the clients that sent some."""
+
+    round: int  # counted from 1
+    record: Record
+    clients: list[str]  # the M clients' names, and where they live
+    domains: list[str]
+    classes: list[str]
+    everyone: list[tuple[str, str]]  # names and domains of all clients of the run
+
+
+def read_prototypes(run: Path) -> list[Prototypes]:
+    """The rounds whose prototypes a run has saved; a file that cannot be read is left out."""
+    found = []
+    for file in sorted((run / FOLDER).glob("prototypes-*.safetensors")):
+        with contextlib.suppress(OSError, BadRecord, LookupError, ValueError):
+            record, about = records.read_with_about(file)
+            everyone = list(zip(about["clients"], about["domains"], strict=True))
+            held = [everyone[client] for client in record["clients"].tolist()]
+            names, domains = [name for name, _ in held], [domain for _, domain in held]
+            found.append(Prototypes(int(file.stem[-6:]), record, names, domains, about["classes"], everyone))
+    return found
+
+
+@dataclass(frozen=True)
+class Tests:
+    """Test images as a finished run sees them. `domain` is a place in `domains`; `row` counts as in a test set."""
+
+    __test__ = False  # not one of pytest's
+
+    label: Tensor
+    predicted: Tensor
+    confidence: Tensor
+    domain: Tensor
+    row: Tensor
+    sampled: Tensor  # the images that have features, as places in the five tensors above
+    features: Tensor
+    shown: Tensor  # the images that have a thumbnail
+    thumbnails: Tensor
+    domains: list[str]
+    classes: list[str]
+    of: str  # whose predictions these are
+    features_of: str
+    images: int  # in all test sets; as many as labels, unless they were too many
+
+
+def read_tests(run: Path) -> Tests | None:
+    """What a run has saved about test images; None where it has not."""
+    try:
+        record, about = records.read_with_about(run / FOLDER / TESTS)
+        held: dict[str, Any] = {**record, **about}
+        return Tests(**held)
+    except (OSError, BadRecord, TypeError):
+        return None
+
+
+def write_tests(run: Path, workplace: Workplace, coordinator: Coordinator) -> None:
+    """Pass test images through what the run ended with, and save what came out."""
+    model = _Model(workplace, coordinator)
+    domains = list(dict.fromkeys(test.domain for test in workplace.allocation.tests))
+    parts = [model.look_at(test, domains.index(test.domain)) for test in workplace.allocation.tests]
+    whole = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+    sampled = whole.pop("sampled").nonzero().flatten()
+    shown = torch.unique(torch.cat([sampled, _mistakes(whole, len(domains))]))
+    features, features_of = model.features(whole, sampled, domains)
+    record = {**whole, "sampled": sampled, "features": features, "shown": shown}
+    record["thumbnails"] = torch.cat([_small(image) for image in model.pixels(whole, shown, domains)])
+    about = {
+        "domains": domains,
+        "classes": list(workplace.task.classes),
+        "of": model.of,
+        "features_of": features_of,
+        "images": sum(len(test.rows) for test in workplace.allocation.tests),
+    }
+    (run / FOLDER).mkdir(exist_ok=True)
+    records.write(run / FOLDER / TESTS, record, about=about)
+
+
+def _mistakes(whole: Record, domains: int) -> Tensor:
+    """Places of the most confident mistakes of every domain."""
+    wrong = whole["predicted"] != whole["label"]
+    found = []
+    for domain in range(domains):
+        places = (wrong & (whole["domain"] == domain)).nonzero().flatten()
+        order = torch.argsort(whole["confidence"][places].float(), descending=True, stable=True)
+        found.append(places[order[:MISTAKES]])
+    return torch.cat(found)
+
+
+def _small(images: Tensor) -> Tensor:
+    """Images [n, h, w, 3] at the size of a thumbnail; small ones stay as they are."""
+    side = images.shape[1]
+    if side <= THUMBNAIL:
+        return images
+    floats = images.permute(0, 3, 1, 2).float()
+    small = torch.nn.functional.interpolate(floats, size=THUMBNAIL, mode="bilinear", antialias=True)
+    return small.round().clamp(0, 255).to(torch.uint8).permute(0, 2, 3, 1).contiguous()
+
+
+class _Model:
+    """The resident model with the weights that belong to a test set: the global ones, or a client's own."""
+
+    def __init__(self, workplace: Workplace, coordinator: Coordinator) -> None:
+        self.place = workplace
+        self.coordinator = coordinator
+        self.is_global = coordinator.tested == "global"
+        self.of = "the global model" if self.is_global else "the clients' own models, each on its own domain"
+        self.loaded: int | None = None
+        self.knowledge: Record = {}
+
+    def look_at(self, test: TestSet, domain: int) -> Record:
+        """Predict a bounded draw of a test set."""
+        self._load(-1 if self.is_global else self._owner(test))
+        alike = sum(other.domain == test.domain for other in self.place.allocation.tests)
+        rows, rng = test.rows.sort().values, ("features", test.name)
+        labels = select(self.place.task.by_name[test.domain], rows).labels
+        chosen = draw(labels, math.ceil(PREDICTED / alike), generator(0, *rng))
+        sampled = draw(labels, math.ceil(SAMPLED / alike), generator(0, *rng))
+        split = select(self.place.task.by_name[test.domain], rows[chosen])
+        confidence, predicted = torch.cat(list(self._shares(split.images))).max(dim=1)
+        return {
+            "label": split.labels.to(torch.int16),
+            "predicted": predicted.to(torch.int16),
+            "confidence": confidence.half(),
+            "domain": torch.full_like(predicted, domain, dtype=torch.int16),
+            "row": rows[chosen].to(torch.int32),
+            "sampled": torch.isin(chosen, sampled),
+        }
+
+    def features(self, whole: Record, places: Tensor, domains: list[str]) -> tuple[Tensor, str]:
+        """Features of some images, all by one network: the global one, or the first client's."""
+        has_global = self.coordinator.server.evaluates == "global"
+        self._load(-1 if has_global else 0)
+        network, found = cast(Network, self.place.model), []
+        with torch.inference_mode():
+            for images in self.pixels(whole, places, domains):
+                for batch in torch.split(images, BATCH):
+                    found.append(network.features(to_input(batch, self.place.device)).half().cpu())
+        name = self.place.allocation.clients[0].name
+        return torch.cat(found), "the global model" if has_global else f"the model of client {name}"
+
+    def pixels(self, whole: Record, places: Tensor, domains: list[str]) -> Iterator[Tensor]:
+        """The images at some places, test set by test set, in the order of the places."""
+        domain, row = whole["domain"][places], whole["row"][places].to(torch.int64)
+        ends = [*(torch.nonzero((domain.diff() != 0) | (row.diff() < 0)).flatten() + 1).tolist(), len(places)]
+        for start, stop in zip([0, *ends], ends, strict=False):
+            held = self.place.task.by_name[domains[int(domain[start])]]
+            yield select(held, row[start:stop]).images
+
+    def _shares(self, images: Tensor) -> Iterator[Tensor]:
+        device, predict = self.place.device, self.place.method.predict
+        knowledge = {name: tensor.to(device) for name, tensor in self.knowledge.items()}
+        with torch.inference_mode():
+            for batch in torch.split(images, BATCH):
+                logits = predict(self.place.model, to_input(batch, device), knowledge)
+                yield logits.float().softmax(dim=1).cpu()
+
+    def _owner(self, test: TestSet) -> int:
+        """The client whose model is tested: the set's owner, or the first of its domain, or the first of all."""
+        clients = self.place.allocation.clients
+        at_home = [client.id for client in clients if client.domain == test.domain]
+        return test.owner if test.owner is not None else (at_home or [0])[0]
+
+    def _load(self, client: int) -> None:
+        if client == self.loaded:
+            return
+        server = self.coordinator.server
+        weights, self.knowledge = server.weights, server.knowledge
+        if client >= 0:
+            self.knowledge = server.broadcast(client).knowledge
+            weights = self._own_weights(client)
+        load_weights(self.place.model, weights)
+        self.place.model.eval()
+        self.loaded = client
+
+    def _own_weights(self, client: int) -> dict[str, Any]:
+        if self.coordinator.tested == "aggregated":
+            return self.coordinator.own_weights(client)
+        return records.read(self.coordinator.model_file(client))

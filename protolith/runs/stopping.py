@@ -1,0 +1,60 @@
+"""Early stopping: when the clients' validation images say that nothing gets better. Test images have no say in it."""
+
+from pathlib import Path
+
+from protolith import records
+from protolith.errors import UserError
+from protolith.federation.coordinator import Coordinator
+from protolith.federation.local_update import Workplace
+from protolith.records import under_prefix, with_prefix
+from protolith.runs.config import RunConfig
+from protolith.runs.directory import Metrics, RunDirectory
+
+BEST = "best.safetensors"
+
+
+def refuse_unsuitable(config: RunConfig, tested: str) -> None:
+    """Refuse a run that could never be stopped, before anything is written."""
+    if config.patience and not config.protocol.validation:
+        raise UserError("patience needs validation images: set protocol.validation to the part of them, such as 0.2.")
+    if config.protocol.validation and (tested != "global" or config.protocol.pool):
+        raise UserError("protocol.validation is for runs whose global model is tested, and this one has none.")
+
+
+def best_round(lines: list[Metrics]) -> Metrics | None:
+    """The round with the highest mean validation accuracy; the first of several."""
+    measured = [line for line in lines if "validation" in line]
+    return max(measured, key=lambda line: line["validation"], default=None)  # max takes the first
+
+
+class Stopping:
+    """Keeps the model of the best round, and says when to stop."""
+
+    def __init__(self, config: RunConfig, directory: RunDirectory, workplace: Workplace) -> None:
+        self.patience = config.patience
+        self.workplace = workplace
+        self.file: Path = directory.path / BEST
+        self.lines = directory.metrics()
+
+    def hear(self, metrics: Metrics, coordinator: Coordinator) -> None:
+        """Take in a round; the best model so far is written before the round counts as done."""
+        if not self.patience:
+            return
+        self.lines.append(metrics)
+        if best_round(self.lines) is metrics:
+            server = coordinator.server
+            record = {**with_prefix("weights", server.weights), **with_prefix("knowledge", server.knowledge)}
+            records.write(self.file, record, about=self.workplace.about_model(), sync=True)
+
+    @property
+    def now(self) -> bool:
+        """Tell whether enough rounds have brought nothing better."""
+        best = best_round(self.lines) if self.patience else None
+        return best is not None and self.lines[-1]["round"] - best["round"] >= self.patience
+
+    def take_best(self, coordinator: Coordinator) -> None:
+        """Go back to the best model: it is the one that is saved and reported."""
+        if self.patience and self.file.exists():
+            record = records.clone(records.read(self.file))
+            coordinator.server.weights = under_prefix("weights", record)
+            coordinator.server.knowledge = under_prefix("knowledge", record)

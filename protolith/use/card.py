@@ -1,0 +1,79 @@
+"""MODEL_CARD.md: what a model was trained on, how well it does at every site, and what it is not good for."""
+
+from protolith.data.domain import MEAN, STD
+from protolith.runs.directory import Metrics
+from protolith.use.familiarity import FALSE_ALARMS, Familiarity
+from protolith.use.trained import Trained
+
+
+def model_card(trained: Trained, known: Familiarity | None, file: str, difference: float | None) -> str:
+    """Write a model card from what the run directory holds; nothing is claimed that is not in it."""
+    config, summary = trained.config, trained.run.summary() or {}
+    parts = [
+        f"# {file}",
+        f"A {trained.name} of width {trained.width} that tells {len(trained.classes)} classes apart: "
+        f"{', '.join(trained.classes)}. Trained with Protolith by {trained.method.title} "
+        f"({trained.method.paper}), {config.rounds} rounds, seed {config.seed}.",
+        _data(trained, summary),
+        _accuracy(trained, summary),
+        _input(trained, difference),
+        _familiarity(known),
+        _limits(trained, summary),
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _data(trained: Trained, summary: Metrics) -> str:
+    protocol = trained.config.protocol
+    clients = ", ".join(f"{name} ({count})" for name, count in protocol.clients.items() if count)
+    task = trained.config.task.rstrip("/").rsplit("/", 1)[-1]  # where it lies on somebody's disk is nobody's business
+    lines = ["## Data", f"Task `{task}`; clients by site: {clients}. Protocol `{protocol.name}`."]
+    if protocol.unseen:
+        lines.append(f"No image of `{protocol.unseen}` was trained on.")
+    lines += [f"- {note}" for note in summary.get("notes", [])]
+    return "\n\n".join(lines[:2]) + "".join(f"\n{line}" for line in lines[2:])
+
+
+def _accuracy(trained: Trained, summary: Metrics) -> str:
+    if not summary:
+        return "## Accuracy\n\nThe run was not finished, so that none is stated."
+    rows = [f"| {site} | {value:.1f} |" for site, value in summary["accuracy"].items()]
+    table = "\n".join(["| site | accuracy in per cent |", "|---|---|", *rows, f"| mean | {summary['mean']:.1f} |"])
+    return (
+        f"## Accuracy\n\nOf {summary['accuracy_of']} on test images, {summary['rule']}; the model in this file is "
+        f"that of the last round.\n\n{table}"
+    )
+
+
+def _input(trained: Trained, difference: float | None) -> str:
+    checked = "" if difference is None else f" Checked against PyTorch: no logit differs by more than {difference:.1e}."
+    return (
+        f"## Input\n\nRGB images resized to {trained.size} × {trained.size} (bilinear with antialiasing, aspect not "
+        f"kept), float32 "
+        f"[batch, 3, {trained.size}, {trained.size}], as (pixel / 255 − mean) / std with mean {list(MEAN)} and "
+        f"std {list(STD)}. The output is a row of logits for each image, in the order of the classes above.{checked}"
+    )
+
+
+def _familiarity(known: Familiarity | None) -> str:
+    if known is None:
+        return "## Familiarity\n\nNot available: the training images were not at hand at export."
+    return (
+        f"## Familiarity\n\nPrototypes of {len(known.classes)} classes at {len(known.sites)} sites are included. With "
+        f"the threshold {known.threshold():.4g}, chosen on {len(known.calibration)} held-out images for "
+        f"{100 * FALSE_ALARMS:g} % false alarms, {100 * known.measured():.1f} % of {len(known.control)} other held-out "
+        "images were flagged as unfamiliar."
+    )
+
+
+def _limits(trained: Trained, summary: Metrics) -> str:
+    lines = ["Every image gets one of the classes, also one that shows none of them."]
+    if summary and len(summary["accuracy"]) > 1:
+        worst, value = min(summary["accuracy"].items(), key=lambda item: item[1])
+        lines.append(f"The hardest site was {worst} with {value:.1f} %.")
+    lines.append("At a site whose images look different from all of these, expect less; measure before you rely on it.")
+    lines.append("Confidence is the network's softmax and is not calibrated.")
+    lines.append(
+        "Familiarity misses many strange images: one that is not flagged is not thereby one of the sites' kind."
+    )
+    return "## Limits\n\n" + "\n".join(f"- {line}" for line in lines)

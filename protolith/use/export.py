@@ -1,0 +1,215 @@
+"""A finished run's model for other programs: ONNX or safetensors, with all that is needed to use it, and a card."""
+
+import contextlib
+import io
+import json
+import logging
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from protolith import records
+from protolith.data.augment import to_input
+from protolith.data.domain import MEAN, STD
+from protolith.data.sources.found import Progress, silent
+from protolith.errors import RunFailed, UserError, unknown
+from protolith.methods.registry import classify
+from protolith.records import Record, clone
+from protolith.runs.directory import RunDirectory, write_text
+from protolith.use.card import model_card
+from protolith.use.familiarity import FALSE_ALARMS, Familiarity, familiarity_of
+from protolith.use.trained import Trained, open_trained
+
+FORMATS = ("onnx", "safetensors")
+ALLOWED = 1e-3  # largest difference of a logit between PyTorch and the exported model
+TRIED = 32  # images of the check at export
+OPSET = 18
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What was written, and how far the exported logits are from PyTorch's (ONNX)."""
+
+    files: tuple[Path, ...]
+    difference: float | None = None
+
+
+class _Both(nn.Module):
+    """Logits and features of one pass, which is what familiarity needs."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Classify normalised images."""
+        features = self.model.features(images)  # type: ignore[operator]
+        return self.model.head(features), features  # type: ignore[operator]
+
+
+def export(run: RunDirectory, to: str, out: Path, progress: Progress = silent) -> Exported:
+    """Write a run's global model in another format, and MODEL_CARD.md beside it."""
+    if to not in FORMATS:
+        raise unknown("format in --to", to, FORMATS)
+    trained = open_trained(run)
+    if trained.method.predict is not classify:
+        raise UserError(f"{trained.config.method} does not predict with its network's own head and cannot be exported.")
+    known = None
+    try:
+        known = familiarity_of(trained, progress)
+    except UserError as error:
+        progress(f"without prototypes: {error}")
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        found = _onnx(trained, known, out) if to == "onnx" else _safetensors(trained, known, out)
+        card = out.parent / "MODEL_CARD.md"
+        write_text(card, model_card(trained, known, out.name, found.difference))
+    except OSError as error:
+        raise UserError(f"--out {out} cannot be written ({error.strerror or error}).") from None
+    return Exported((*found.files, card), found.difference)
+
+
+def metadata(trained: Trained, known: Familiarity | None) -> dict[str, Any]:
+    """Everything that a user of the model needs besides its weights."""
+    about: dict[str, Any] = {
+        "model": trained.name,
+        "width": trained.width,
+        "classes": list(trained.classes),
+        "input": {
+            "layout": "float32 [batch, 3, size, size], RGB",
+            "size": trained.size,
+            "resize": "to size × size, bilinear with antialiasing, aspect not kept; grey repeated in three channels",
+            "scale": "(pixel / 255 − mean) / std, outside of the graph",
+            "mean": list(MEAN),
+            "std": list(STD),
+        },
+        "method": trained.config.method,
+        "seed": trained.config.seed,
+        "rounds": trained.config.rounds,
+    }
+    if known is not None:
+        about["sites"] = list(known.sites)
+        about["familiarity"] = {
+            "false_alarms": FALSE_ALARMS,
+            "threshold": known.threshold() if known.threshold() != float("inf") else None,
+            "rule": "looks = features, then the mean and then the deviation of each input channel; distance = min over "
+            "prototypes of |(looks − prototype) @ whitening|; unfamiliar above threshold",
+        }
+    return about
+
+
+def _onnx(trained: Trained, known: Familiarity | None, out: Path) -> Exported:
+    onnx, runtime = _libraries()
+    model = _Both(trained.model).to("cpu").eval()
+    example = torch.zeros(2, 3, trained.size, trained.size)
+    with _quiet():
+        program = torch.onnx.export(
+            model,
+            (example,),
+            dynamo=True,
+            opset_version=OPSET,
+            input_names=["images"],
+            output_names=["logits", "features"],
+            dynamic_shapes={"images": {0: torch.export.Dim("batch", min=1)}},
+        )
+    assert program is not None
+    proto = program.model_proto
+    for key, value in metadata(trained, known).items():
+        _entry(proto, f"protolith.{key}", value)
+    if known is not None:
+        for name in ("prototypes", "counts", "whitening"):
+            _entry(proto, f"protolith.{name}", [[_rounded(row) for row in part] for part in _nested(known, name)])
+    onnx.checker.check_model(proto)
+    content = proto.SerializeToString()
+    difference = _compared(runtime, content, trained)
+    temporary = out.with_name(f".{out.name}.part")
+    temporary.write_bytes(content)
+    temporary.replace(out)
+    return Exported((out,), difference)
+
+
+def _libraries() -> tuple[Any, Any]:
+    try:
+        import onnx
+        import onnxruntime
+        import onnxscript  # noqa: F401
+    except ImportError as error:
+        raise UserError(
+            f"--to onnx needs the package {error.name}: install it with pip install 'protolith[onnx]'."
+        ) from None
+    return onnx, onnxruntime
+
+
+def _entry(proto: Any, key: str, value: Any) -> None:
+    entry = proto.metadata_props.add()
+    entry.key, entry.value = key, value if isinstance(value, str) else json.dumps(value)
+
+
+def _nested(known: Familiarity, name: str) -> list[Any]:
+    tensor: Tensor = getattr(known, name)
+    return tensor.tolist() if tensor.ndim == 3 else [tensor.tolist()]
+
+
+def _rounded(row: Any) -> Any:
+    return [float(f"{value:.7g}") if isinstance(value, float) else value for value in row]
+
+
+def _compared(runtime: Any, content: bytes, trained: Trained) -> float:
+    """The largest difference of a logit; labels must be the same, and a batch of another size must work."""
+    session = runtime.InferenceSession(content, providers=["CPUExecutionProvider"])
+    images = torch.randint(0, 256, (TRIED, trained.size, trained.size, 3), dtype=torch.uint8)
+    inputs = to_input(images, torch.device("cpu")).contiguous()
+    expected = trained.ask(images).logits
+    found = torch.from_numpy(session.run(["logits"], {"images": inputs.numpy()})[0])
+    one = torch.from_numpy(session.run(["logits"], {"images": inputs[:1].numpy()})[0])
+    difference = max(float((found - expected).abs().max()), float((one - expected[:1]).abs().max()))
+    if not difference <= ALLOWED:
+        raise RunFailed(f"the exported model is not the trained one: a logit differs by {difference:.2g}.")
+    return difference
+
+
+@contextlib.contextmanager
+def _quiet() -> Any:
+    """Keep the exporter's own words off the terminal."""
+    level = logging.getLogger("torch.onnx").level
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.getLogger("torch.onnx").setLevel(level)
+
+
+def _safetensors(trained: Trained, known: Familiarity | None, out: Path) -> Exported:
+    record: Record = clone(trained.model.state_dict())
+    if known is not None:
+        parts = {name: getattr(known, name) for name in ("prototypes", "counts", "whitening", "calibration")}
+        record |= records.with_prefix("familiarity", parts)
+    records.write(out, record, about=metadata(trained, known))
+    example = out.with_name(f"{out.stem}_example.py")
+    write_text(example, EXAMPLE.format(file=out.name, name=example.name))
+    return Exported((out, example))
+
+
+EXAMPLE = '''"""Load {file} and label one image: python {name} IMAGE."""
+
+import json, pathlib, sys
+import numpy, PIL.Image, torch
+from protolith.models import build_model
+from safetensors import safe_open
+
+with safe_open(pathlib.Path(__file__).with_name("{file}"), framework="pt") as file:
+    about = json.loads(file.metadata()["about"])
+    weights = {{name: file.get_tensor(name) for name in file.keys() if not name.startswith("familiarity/")}}
+model = build_model(about["model"], len(about["classes"]), about["width"], seed=0)
+model.load_state_dict(weights)
+size, mean, std = (about["input"][key] for key in ("size", "mean", "std"))
+image = PIL.Image.open(sys.argv[1]).convert("RGB").resize((size, size), PIL.Image.Resampling.BILINEAR)
+pixels = (torch.tensor(numpy.asarray(image)) / 255 - torch.tensor(mean)) / torch.tensor(std)
+print(about["classes"][int(model.eval()(pixels.permute(2, 0, 1)[None]).argmax())])
+'''

@@ -1,0 +1,175 @@
+"""Familiarity: whether an image resembles anything that the sites have seen, from distances to class prototypes.
+
+An image is judged by its features together with the means and deviations of its colours. Its distance is that to the
+nearest prototype of a class at a site, in units of how far training images of one class and site scatter (Mahalanobis'
+distance with one covariance for all, shrunk as Ledoit and Wolf do). Its familiarity is the part of held-out images,
+plus one, that are at least as far away: among images like the sites' own, one in twenty has 0.05 or less.
+
+The false-alarm rate holds; what is found is another matter. Small networks put simple images (sketches) nearer to their
+prototypes than the sites' own, and such images are not flagged: see results/familiarity.md before relying on it.
+"""
+
+import contextlib
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from torch import Tensor
+
+from protolith import records
+from protolith.data.domain import Domain, Task
+from protolith.data.protocols import Allocation, allocate, select
+from protolith.data.sources.found import Progress, silent
+from protolith.errors import UserError
+from protolith.prototypes import ClassMeans
+from protolith.records import BadRecord
+from protolith.runs.directory import RunDirectory
+from protolith.seeds import generator
+from protolith.use.trained import MODEL, Trained
+
+FILE = "familiarity.safetensors"
+FALSE_ALARMS = 0.05
+
+
+@dataclass(frozen=True)
+class Familiarity:
+    """Prototypes [S, K, d] by site and class with their counts [S, K], and what is needed to judge a distance.
+
+    `whitening` [d, d] turns features so that distances are in units of scatter. `calibration` are the distances of
+    one half of the held-out images, in ascending order, and `control` those of the other half, which tests the first.
+    """
+
+    sites: tuple[str, ...]
+    classes: tuple[str, ...]
+    prototypes: Tensor
+    counts: Tensor
+    whitening: Tensor
+    calibration: Tensor
+    control: Tensor
+
+    def distances(self, features: Tensor) -> Tensor:
+        """The distance [n] of what images look like [n, d] to the nearest prototype."""
+        points = self.prototypes[self.counts > 0].double() @ self.whitening
+        return torch.cdist(features.double() @ self.whitening, points).amin(dim=1)
+
+    def scores(self, features: Tensor) -> Tensor:
+        """The familiarity [n] of what images look like [n, d], above 0 and at most 1."""
+        return self.of_distances(self.distances(features))
+
+    def of_distances(self, distances: Tensor) -> Tensor:
+        """The part of the calibration images, plus one, that are at least as far away."""
+        nearer = torch.searchsorted(self.calibration, distances.contiguous())
+        return (1.0 + len(self.calibration) - nearer) / (len(self.calibration) + 1.0)
+
+    def threshold(self, false_alarms: float = FALSE_ALARMS) -> float:
+        """The distance above which an image is unfamiliar; infinite where too few images were held out to tell."""
+        within = len(self.calibration) - int(false_alarms * (len(self.calibration) + 1) + 1e-9)
+        return float(self.calibration[within]) if within < len(self.calibration) else float("inf")
+
+    def measured(self, false_alarms: float = FALSE_ALARMS) -> float:
+        """The false-alarm rate on the half of the held-out images that took no part in the calibration."""
+        if not len(self.control):
+            return float("nan")
+        return float((self.of_distances(self.control) <= false_alarms).double().mean())
+
+
+def familiarity_of(trained: Trained, progress: Progress = silent) -> Familiarity:
+    """Read what was stored beside the run, or compute and store it where the run's images are at hand."""
+    path, model = trained.run.path / FILE, _digest(trained.run)
+    stored = _stored(path, model)
+    if stored is not None:
+        return stored
+    progress("familiarity: passing the run's images through the model, once")
+    found = compute(trained, trained.task())
+    with contextlib.suppress(OSError, SafetensorError):  # a directory that may only be read
+        write(path, found, model)
+    return found
+
+
+def compute(trained: Trained, task: Task) -> Familiarity:
+    """Prototypes from the clients' training images; distances of what no client has trained on."""
+    allocation = allocate(task, trained.config.protocol, trained.config.seed)
+    held = _rows_of_clients(allocation, task)
+    sites = [domain for domain in task.domains if len(held[domain.name])]
+    means, residuals, features = [], [], []
+    for domain in sites:
+        split = select(domain, held[domain.name])
+        found = trained.ask(split.images).looks
+        mean = ClassMeans(len(task.classes), found.shape[1])
+        mean.add(found, split.labels)
+        means.append(mean)
+        residuals.append(found.double() - mean.means(torch.float64)[split.labels])
+        features.append(_held_out(trained, domain, held[domain.name]))
+    prototypes = torch.stack([mean.means() for mean in means])
+    counts = torch.stack([mean.counts for mean in means])
+    names = tuple(domain.name for domain in sites)
+    none = torch.empty(0, dtype=torch.float64)
+    judge = Familiarity(names, task.classes, prototypes, counts, _whitening(torch.cat(residuals)), none, none)
+    halves = [_halves(judge.distances(found), name) for found, name in zip(features, names, strict=True)]
+    calibration, control = (torch.cat(parts).sort().values for parts in zip(*halves, strict=True))
+    return Familiarity(names, task.classes, prototypes, counts, judge.whitening, calibration, control)
+
+
+def write(path: Path, found: Familiarity, model: str) -> None:
+    """Store it; `model` is the digest of the model that it belongs to."""
+    tensors = ("prototypes", "counts", "whitening", "calibration", "control")
+    about = {"sites": list(found.sites), "classes": list(found.classes), "model": model}
+    records.write(path, {name: getattr(found, name) for name in tensors}, about=about)
+
+
+def checked_rate(false_alarms: float) -> float:
+    """Refuse a false-alarm rate that is none."""
+    if not 0.0 < false_alarms < 1.0:
+        raise UserError(f"--false-alarms {false_alarms}: a rate between 0 and 1, such as 0.05.")
+    return false_alarms
+
+
+def _stored(path: Path, model: str) -> Familiarity | None:
+    try:
+        record, about = records.read_with_about(path)
+        if about["model"] != model:
+            return None
+        return Familiarity(tuple(about["sites"]), tuple(about["classes"]), **record)
+    except (FileNotFoundError, BadRecord, KeyError, TypeError):
+        return None
+
+
+def _digest(run: RunDirectory) -> str:
+    with (run.path / MODEL).open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _rows_of_clients(allocation: Allocation, task: Task) -> dict[str, Tensor]:
+    """The rows that clients train on, by domain."""
+    none = torch.empty(0, dtype=torch.int64)
+    return {
+        domain.name: torch.cat([none, *(c.rows for c in allocation.clients if c.domain == domain.name)]).sort().values
+        for domain in task.domains
+    }
+
+
+def _held_out(trained: Trained, domain: Domain, trained_on: Tensor) -> Tensor:
+    """Looks of the domain's test part, without what a client trained on."""
+    rows = torch.arange(len(domain.train), len(domain.train) + len(domain.test))
+    rows = rows[~torch.isin(rows, trained_on)]
+    return trained.ask(select(domain, rows).images if len(rows) else domain.test.images[:0]).looks
+
+
+def _halves(distances: Tensor, site: str) -> tuple[Tensor, Tensor]:
+    order = torch.randperm(len(distances), generator=generator(0, "familiarity", site))
+    cut = (len(distances) + 1) // 2
+    return distances[order[:cut]], distances[order[cut:]]
+
+
+def _whitening(residuals: Tensor) -> Tensor:
+    """A matrix that makes the shrunk covariance of residuals [n, d] the identity."""
+    from sklearn.covariance import ledoit_wolf  # takes a second to import
+
+    scatter = residuals.std(dim=0, correction=0)
+    scatter = scatter.clamp_min(max(float(scatter.max()) * 1e-6, 1e-12))  # what never varies must not decide everything
+    covariance = torch.from_numpy(ledoit_wolf((residuals / scatter).numpy(), assume_centered=True)[0])
+    values, vectors = torch.linalg.eigh(covariance)
+    whitening: Tensor = vectors * values.clamp_min(float(values.max()) * 1e-6).rsqrt() / scatter[:, None]
+    return whitening

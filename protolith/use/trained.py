@@ -1,0 +1,114 @@
+"""A finished run's model, ready to be asked: logits and features of images."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from protolith import records
+from protolith.data.augment import to_input
+from protolith.data.domain import Task
+from protolith.data.tasks import load_task
+from protolith.errors import UserError
+from protolith.evaluation.accuracy import BATCH
+from protolith.federation.local_update import choose_device, one_thread
+from protolith.methods.fedavg import load_weights
+from protolith.methods.registry import Method, classify, get_method, load_plugin
+from protolith.models import Network, build_model
+from protolith.records import BadRecord, Record, under_prefix
+from protolith.runs.config import RunConfig
+from protolith.runs.directory import RunDirectory
+
+MODEL = "model.safetensors"
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What a model says about images: logits [n, K] and features [n, d], on the CPU.
+
+    `colours` [n, 6] are the means and deviations of the three channels of the normalised input.
+    """
+
+    logits: Tensor
+    features: Tensor
+    colours: Tensor
+
+    @property
+    def looks(self) -> Tensor:
+        """Features and colours beside each other [n, d + 6]: what familiarity is judged by."""
+        return torch.cat([self.features, self.colours], dim=1)
+
+
+@dataclass(frozen=True)
+class Trained:
+    """The global model of a run, with what its method and its run know."""
+
+    run: RunDirectory
+    config: RunConfig
+    model: nn.Module
+    knowledge: Record
+    method: Method
+    classes: tuple[str, ...]
+    size: int
+    name: str
+    width: int
+    device: torch.device
+
+    def ask(self, images: Tensor) -> Answers:
+        """Pass uint8 images [n, size, size, 3] through the model, in batches."""
+        parts = list(self._batches(images))
+        if not parts:
+            empty = torch.zeros(1, self.size, self.size, 3, dtype=torch.uint8)
+            one = next(self._batches(empty))
+            return Answers(one.logits[:0], one.features[:0], one.colours[:0])
+        names = ("logits", "features", "colours")
+        return Answers(*(torch.cat([getattr(part, name) for part in parts]) for name in names))
+
+    def _batches(self, images: Tensor) -> Iterator[Answers]:
+        network = cast(Network, self.model)
+        knowledge = {name: tensor.to(self.device) for name, tensor in self.knowledge.items()}
+        for batch in torch.split(images, BATCH) if len(images) else ():
+            with one_thread(), torch.inference_mode():
+                inputs = to_input(batch, self.device)
+                features = network.features(inputs)
+                own_head = self.method.predict is classify
+                logits = network.head(features) if own_head else self.method.predict(self.model, inputs, knowledge)
+                deviation, mean = torch.std_mean(inputs, dim=(2, 3), correction=0)
+                colours = torch.cat([mean, deviation], dim=1)
+                yield Answers(logits.float().cpu(), features.float().cpu(), colours.float().cpu())
+
+    def task(self) -> Task:
+        """The run's data, where they are at hand."""
+        config = self.config
+        if config.engine != "local":
+            raise UserError("the run's images are at its sites and not here.")
+        data = Path(config.data) if config.data else None
+        task = load_task(config.task, data=data, size=config.size, skip_bad=config.skip_bad)
+        if task.classes != self.classes:
+            raise UserError(f"task {task.name} now has other classes than the model of {self.run.path}.")
+        return task
+
+
+def open_trained(run: RunDirectory) -> Trained:
+    """Open the global model of a finished run."""
+    config, path = run.config(), run.path / MODEL
+    for plugin in config.plugins:
+        load_plugin(plugin)
+    try:
+        record, about = records.read_with_about(path)
+        name, classes, width, size = about["model"], tuple(about["classes"]), about["width"], about["size"]
+    except FileNotFoundError:
+        raise UserError(
+            f"{path} does not exist: this method has no global model, or the run is not finished."
+        ) from None
+    except (BadRecord, KeyError):
+        raise UserError(f"{path} is not a model that a run wrote.") from None
+    model = build_model(name, len(classes), width, seed=0)
+    load_weights(model, record)
+    device = choose_device(config.device)
+    model = model.eval().to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    method, knowledge = get_method(config.method), under_prefix("knowledge", record)
+    return Trained(run, config, model, knowledge, method, classes, size, name, width, device)

@@ -1,0 +1,186 @@
+"""A deployment: its files, what it refuses, and one real federation on loopback with TLS and keys."""
+
+import contextlib
+import os
+import signal
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+
+from protolith import records
+from protolith.data.tasks import load_task
+from protolith.deploy import layout, processes, submit
+from protolith.deploy.check import inspect
+from protolith.deploy.commands import environment
+from protolith.deploy.plan import Deployment
+from protolith.errors import UserError
+from protolith.runs import runner
+from protolith.runs.config import resolve
+from protolith.runs.runner import Observer
+
+INSTALLED = (Path(sys.executable).parent / "flower-superlink").exists()
+needs_flower = pytest.mark.skipif(not INSTALLED, reason="Flower is not installed (pip install 'protolith[flower]')")
+SITES = ["pen", "print"]
+
+
+@pytest.fixture
+def images(tmp_path):
+    task = load_task("mini")
+    for name in SITES:
+        domain = task.by_name[name].train
+        for label, label_name in enumerate(task.classes):
+            folder = tmp_path / "images" / name / label_name
+            folder.mkdir(parents=True)
+            for number in torch.nonzero(domain.labels == label).flatten()[:4].tolist():
+                Image.fromarray(domain.images[number].numpy()).save(folder / f"{number:05d}.png")
+    return tmp_path / "images"
+
+
+@needs_flower
+def test_init_makes_everything_and_keeps_keys_private(tmp_path):
+    from cryptography import x509
+
+    made = layout.create(tmp_path / "d", ["a", "b", "c"], "server.example.org", 9092)
+    keys = [made.path / "authority" / "ca.key", made.server / "server.key", *made.path.glob("sites/*/site.key")]
+    assert len(keys) == 5 and all(stat.S_IMODE(key.stat().st_mode) == 0o600 for key in keys)
+    certificate = x509.load_pem_x509_certificate((made.server / "server.crt").read_bytes())
+    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert names.get_values_for_type(x509.DNSName) == ["server.example.org", "localhost"]
+    certificate.verify_directly_issued_by(x509.load_pem_x509_certificate((made.server / "ca.crt").read_bytes()))
+    assert made.plan.quorum == 2 and made.plan.sites == ["a", "b", "c"]
+    for site in made.plan.sites:
+        files = {file.name for file in made.site(site).iterdir()}
+        assert files == {"README.md", "ca.crt", "site.key", "start.sh"}
+        script = (made.site(site) / "start.sh").read_text()
+        assert "FLWR_TELEMETRY_ENABLED=0" in script and str(tmp_path) not in script
+        assert "./start.sh FOLDER" in (made.site(site) / "README.md").read_text()
+    with pytest.raises(UserError, match="not empty"):
+        layout.create(tmp_path / "d", ["a"], "localhost", 9092)
+
+
+@pytest.mark.parametrize(
+    ("sites", "host", "reason"),
+    [
+        (["a", "a"], "localhost", "same name"),
+        (["a/b"], "localhost", "'a/b' is not a name"),
+        ([], "localhost", "at least one"),
+        (["a"], "host:80", "without a port"),
+    ],
+)
+def test_init_refuses_names_that_cannot_be(tmp_path, sites, host, reason):
+    with pytest.raises(UserError, match=reason):
+        layout.create(tmp_path / "d", sites, host, 9092)
+    assert not (tmp_path / "d").exists()
+
+
+def some_deployment(path) -> Deployment:
+    path.mkdir()
+    (path / "deployment.toml").write_text('name = "some"\nsites = ["a", "b"]\nport = 1\n')
+    return Deployment.open(path)
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"deployment": ""}, "needs --deployment"),
+        ({"protocol": {"name": "local"}}, "protocol 'local'"),
+        ({"protocol": {"clients": {"a": 2, "b": 1}}}, "a site is one client"),
+        ({"method": "solo"}, "tests the global model"),
+        ({}, "does not run here"),
+    ],
+)
+def test_a_run_that_cannot_work_is_refused_before_anything_is_written(tmp_path, settings, reason):
+    deployment = some_deployment(tmp_path / "d")
+    config = resolve([deployment.settings(), {"model": {"width": 4}}, settings])
+    with pytest.raises(UserError, match=reason):
+        submit.start(config, tmp_path / "run", Observer())
+    assert not (tmp_path / "run").exists()
+
+
+def test_such_a_run_is_never_executed_on_this_machine_by_mistake(tmp_path):
+    config = resolve([some_deployment(tmp_path / "d").settings()])
+    with pytest.raises(UserError, match="--deployment"):
+        runner.start(config, tmp_path / "run", Observer())
+
+
+def test_a_quorum_of_more_sites_than_there_are_is_refused(tmp_path):
+    deployment = some_deployment(tmp_path / "d")
+    (deployment.path / "deployment.toml").write_text('name = "some"\nsites = ["a"]\nquorum = 2\n')
+    with pytest.raises(UserError, match="quorum = 2"):
+        Deployment.open(deployment.path).plan  # noqa: B018
+
+
+def test_processes_are_ended_by_number_and_only_if_they_are_still_the_same(tmp_path):
+    deployment = some_deployment(tmp_path / "d")
+    deployment.state.mkdir(parents=True)
+    noted = processes.Processes(deployment)
+    pid = noted.start("sleeper", ["/bin/sleep", "60"], os.environ, tmp_path / "log", tmp_path)
+    assert noted.running() == {"sleeper": pid}
+    assert noted.end("sleeper") and noted.running() == {} and not noted.end("sleeper")
+    noted.file.write_text(f'{{"stranger": [{os.getpid()}, 12345]}}')  # our number, but not our beginning
+    assert noted.running() == {} and not noted.end("stranger")
+
+
+def try_to_join(deployment: Deployment, options: list[str], home: Path) -> str:
+    """Try to join as a site, for as long as it takes to be refused; return what the program said."""
+    command = [str(Path(sys.executable).parent / "flower-supernode"), *options]
+    command += ["--superlink", f"localhost:{deployment.plan.port}", "--max-retries", "1", "--max-wait-time", "5"]
+    command += ["--host", "127.0.0.1", "--port", str(processes.free_port())]
+    log = home.with_suffix(".log")
+    with log.open("w") as output:
+        process = subprocess.Popen(command, env=environment(home), stdout=output, stderr=output, start_new_session=True)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=20)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    return log.read_text()
+
+
+def strangers(deployment: Deployment, other: Deployment) -> dict[str, list[str]]:
+    """Sites that must not come in."""
+    ca, key = "--root-certificates", "--auth-supernode-private-key"
+    ours, theirs = deployment.site("pen"), other.site("pen")
+    return {
+        "unregistered key": [ca, str(ours / "ca.crt"), key, str(theirs / "site.key")],
+        "plaintext": ["--insecure"],
+        "wrong authority": [ca, str(theirs / "ca.crt"), key, str(ours / "site.key")],
+    }
+
+
+@needs_flower
+@pytest.mark.slow
+def test_a_federation_on_loopback_from_init_to_down(images, tmp_path):
+    """Keys and certificates, a check, strangers refused, two rounds with the same numbers as on this machine."""
+    deployment = layout.create(tmp_path / "d", SITES, "localhost", processes.free_port())
+    other = layout.create(tmp_path / "other", SITES, "localhost", deployment.plan.port)
+    small = {"rounds": 2, "model": {"width": 4}, "training": {"epochs": 1, "batch": 16}, "method": "fpl"}
+    try:
+        processes.start_server(deployment, print)
+        for site in SITES:
+            processes.start_site(deployment, site, images / site, print)
+        for name, options in strangers(deployment, other).items():
+            said = try_to_join(deployment, options, tmp_path / name)
+            assert "SuperNode ID" not in said, name
+            assert "code: 2004" in said or name != "unregistered key"
+        run = submit.start(resolve([deployment.settings(), small]), tmp_path / "sites", Observer())
+        findings = inspect(deployment, print)
+        assert all(finding.good for finding in findings), findings
+        assert "pen: 30 training and 10 test images" in findings[-2].what
+        assert (deployment.state / "server.log").read_text().count("Activated node_id") == len(SITES)
+    finally:
+        for log in [deployment.state / "server.log", *deployment.path.glob("sites/*/state/site.log")]:
+            print(log.read_text()[-2000:] if log.exists() else f"no {log}")
+        processes.stop(deployment, print)
+    assert processes.Processes(deployment).running() == {}
+    here = runner.start(resolve([{**small, "task": str(images), "workers": 0}]), tmp_path / "here", Observer())
+    models = [records.read(path / "model.safetensors") for path in (run.path, here.path)]
+    assert models[0].keys() == models[1].keys()
+    assert all(torch.equal(models[0][name], models[1][name]) for name in models[0])
+    for ours, others in zip(run.metrics(), here.metrics(), strict=True):
+        assert ours["accuracy"] == others["accuracy"] and ours["missing"] == []

@@ -1,0 +1,128 @@
+"""A real Ray cluster of two nodes on this machine: same bytes as in one process, also when parts of it die."""
+
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+import protolith as pl
+from protolith.runs.runner import Observer
+
+ray = pytest.importorskip("ray", reason="Ray is not installed (pip install 'protolith[ray]')")
+from ray.cluster_utils import Cluster  # noqa: E402
+
+PLUGIN = """
+from protolith.methods import fedavg
+from protolith.methods.registry import Method
+
+class Client(fedavg.Client):
+    def train(self):
+        if self.context.client == 2:
+            raise ArithmeticError("no luck")
+
+METHOD = Method(name="unlucky", title="unlucky", paper="none", idea="none", objective="none", server_step="none",
+                traffic="none", params=fedavg.Params, client=Client, server=fedavg.Server)
+"""
+
+
+@pytest.fixture
+def cluster(monkeypatch):
+    """Two nodes with one core each; the driver is at the first."""
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    node = {"num_cpus": 1, "object_store_memory": 200 * 2**20, "include_dashboard": False}
+    cluster = Cluster(initialize_head=True, head_node_args=node)
+    cluster.second = cluster.add_node(num_cpus=1, object_store_memory=200 * 2**20)
+    cluster.wait_for_nodes()
+    yield cluster
+    ray.shutdown()
+    cluster.shutdown()
+
+
+def files(run):
+    """What a run leaves behind: its models, and its accuracies."""
+    found = {
+        str(file.relative_to(run.path)): file.read_bytes()
+        for pattern in ("model.safetensors", "models/*.safetensors")
+        for file in run.path.glob(pattern)
+    }
+    return found, [line["accuracy"] for line in run.metrics]
+
+
+def test_the_same_bytes_on_two_nodes(cluster, tiny, tmp_path):
+    for method in ("fedavg", "fpl", "i2pfl", "fedcode", "solo"):
+        settings = {**tiny, "method": method, "rounds": 2}
+        here = pl.fit(out=tmp_path / method / "here", **settings)
+        there = pl.fit(
+            out=tmp_path / method / "there", **{**settings, "workers": -1}, engine="ray", address=cluster.address
+        )
+        assert files(there) == files(here) and files(here)[0]
+
+
+def working(cluster):
+    """The processes of a cluster that train a client at this moment."""
+    raylets = [node.all_processes["raylet"][0].process.pid for node in cluster.list_all_nodes()]
+    children = [Path(f"/proc/{pid}/task/{pid}/children").read_text().split() for pid in raylets]
+    return [int(pid) for pids in children for pid in pids if title(pid) == "ray::Place.train"]
+
+
+def title(pid):
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text().split("\0")[0].split("(")[0]
+    except OSError:  # it has just ended
+        return ""
+
+
+class Breaks(Observer):
+    """Kills an actor in the first round and a node in the second, both in the middle of it."""
+
+    def __init__(self, cluster):
+        self.cluster = cluster
+        self.done = []
+        self.rounds = 0
+        self.began = threading.Event()
+
+    def started(self, *given):
+        threading.Thread(target=self.kill, daemon=True).start()
+
+    def round_done(self, metrics):
+        self.rounds += 1
+        self.began.set()
+
+    def kill(self):
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline and not self.done:
+            for pid in working(self.cluster)[:1]:
+                os.kill(pid, signal.SIGKILL)
+                self.done.append(("actor", self.rounds))
+            time.sleep(0.05)
+        self.began.wait(120)
+        self.cluster.remove_node(self.cluster.second, allow_graceful=False)
+        self.done.append(("node", self.rounds))
+
+
+def test_an_actor_and_then_a_node_die(cluster, tiny, tmp_path):
+    settings = {**tiny, "method": "fpl", "rounds": 5, "training": {"epochs": 4, "batch": 16}}
+    here = pl.fit(out=tmp_path / "here", **settings)
+    breaks = Breaks(cluster)
+    there = pl.fit(
+        out=tmp_path / "there", observer=breaks, **{**settings, "workers": -1}, engine="ray", address=cluster.address
+    )
+    assert [what for what, _ in breaks.done] == ["actor", "node"] and breaks.done[1][1] < 5
+    assert files(there) == files(here)
+
+
+def test_a_job_that_fails_three_times_fails_the_run_with_the_clients_name(tiny, tmp_path, capfd):
+    plugin = tmp_path / "plugged.py"
+    plugin.write_text(PLUGIN)
+    settings = {**tiny, "method": "unlucky", "plugins": [str(plugin)], "workers": 1, "engine": "ray"}
+    with pytest.raises(pl.RunFailed, match=r"client photo-1 failed 3 times: ArithmeticError: no luck\."):
+        pl.fit(out=tmp_path / "run", **settings)
+    assert not ray.is_initialized()
+
+
+def test_no_cluster_at_an_address_is_one_sentence(protolith):
+    code, out, err = protolith("run", "--engine", "ray", "--address", "127.0.0.1:1", "--rounds", "1")
+    assert code == 2 and out == "" and "no Ray cluster answers" in err and "Traceback" not in err

@@ -1,0 +1,57 @@
+import json
+import sys
+
+import pytest
+from site_helpers import write_sites
+
+from protolith.cli.main import main
+from protolith.use import suggest
+from protolith.use.check import check
+
+
+def test_a_check_counts_finds_and_suggests(tmp_path, monkeypatch, capsys):
+    root = write_sites(tmp_path / "sites", images=12)
+    (root / "east" / "beam" / "broken.png").write_text("no")
+    for index in range(4, 12):
+        (root / "north" / "post" / f"{index:03}.png").unlink()
+    monkeypatch.setattr(suggest, "seconds_per_image", lambda *_: (0.01, 0.002))
+    found = check(root)
+    assert found.faults == () and found.suggestion is not None
+    said = found.text()
+    for words in (
+        "64 images, 3 site(s), 2 class(es)",
+        "train+test  beam",
+        "32×32",
+        "'east/beam/broken.png' cannot be read",
+        "site 'north' has fewer than 10 images of: post (4)",
+        f"protolith run --task {root} --rounds",
+        "--skip-bad",
+    ):
+        assert words in said, said
+    monkeypatch.setattr(sys, "argv", ["protolith", "data", "check", str(root), "--json"])
+    with pytest.raises(SystemExit) as left:
+        main()
+    assert left.value.code == 0
+    plain = json.loads(capsys.readouterr().out)
+    assert plain["sites"]["north"]["train"] == {"beam": 10, "post": 3} and len(plain["unreadable"]) == 1
+
+
+def test_what_cannot_be_trained_gets_no_suggestion(tmp_path):
+    root = write_sites(tmp_path / "sites", images=1)
+    found = check(root)
+    assert found.suggestion is None and "a run is not possible" in found.text()
+
+
+def test_settings_shrink_until_they_fit(monkeypatch):
+    monkeypatch.setattr(suggest, "seconds_per_image", lambda size, width, *_: (1e-7 * size**2 * width, 0.0))
+    amounts = suggest.Amounts([400, 1000], 200, 224, 5)
+    large, small = suggest.suggest(amounts, 1e9), suggest.suggest(amounts, 600)
+    assert (large.size, large.width, large.batch) == (224, 16, 16)
+    assert small.size < large.size and small.seconds <= 600
+    assert suggest.suggest(amounts, 0).size == 32 and suggest.suggest(amounts, 0).width == 8
+    assert suggest.suggest(suggest.Amounts([10], 2, 20, 2), 1e9).size == 32
+
+
+def test_a_step_is_really_measured():
+    train, test = suggest.seconds_per_image(16, 4, 8, 2)
+    assert 0 < test < 1 and 0 < train < 1
