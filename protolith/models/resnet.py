@@ -7,15 +7,15 @@ from protolith.models.registry import register_model
 
 
 class Pointwise(nn.Conv2d):
-    """A 1×1 convolution with a stride, also for fewer than 8 inputs.
+    """A 1×1 convolution with a stride, also for fewer than 16 inputs.
 
-    There, in channels-last memory, oneDNN's strided kernel writes past its buffers and the process dies; the
-    same pixels are taken by slicing instead.
+    There, in channels-last memory, oneDNN's strided kernel writes past its buffers, from some image size on, and the
+    process dies; the same pixels are taken by slicing instead.
     """
 
     def forward(self, x: Tensor) -> Tensor:
         """Convolve every pixel that the stride leaves."""
-        if self.in_channels >= 8:
+        if self.in_channels >= 16:
             return super().forward(x)
         return F.conv2d(x[:, :, :: self.stride[0], :: self.stride[1]], self.weight)
 
