@@ -15,7 +15,12 @@ from protolith.experiments.table import Table
 
 
 def paper(
-    name: Annotated[str | None, typer.Argument(metavar="[ID]", help="Such as i2pfl-table2; without: list all.")] = None,
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[ID]", help="Such as i2pfl-table2, or a .toml file of the same form; without: list all."
+        ),
+    ] = None,
     data: Data = None,
     rounds: Annotated[int | None, typer.Option(min=1, help="Fewer communication rounds than the paper.")] = None,
     epochs: Annotated[int | None, typer.Option(min=1, help="Fewer local epochs.")] = None,

@@ -18,7 +18,7 @@ from protolith.experiments.printed import printed_table
 from protolith.experiments.sweep import job_name
 from protolith.experiments.table import Row, Summary, Table, columns_of, footer, header, values_of
 from protolith.methods.registry import get_method
-from protolith.runs.config import RunConfig, merge, parse_set, resolve
+from protolith.runs.config import RunConfig, merge, parse_set, read_toml, resolve, validated
 from protolith.runs.defaults import Tree
 from protolith.runs.directory import RunDirectory
 
@@ -40,6 +40,7 @@ class Variant(BaseModel):
     name: str = Field(description="as the paper prints it")
     method: str
     params: dict[str, Any] = {}
+    run: dict[str, Any] = Field({}, description="other settings of its runs")
     study: str = Field("", description="what is varied, for a figure of a hyper-parameter")
     x: str = Field("", description="its value")
     base: bool = Field(False, description="drawn as a base line")
@@ -114,7 +115,9 @@ def experiments() -> dict[str, Experiment]:
 
 
 def get_experiment(name: str) -> Experiment:
-    """Find a table or figure by its name."""
+    """Find a table or figure by its name, or read an experiment of one's own from a file of the same form."""
+    if name.endswith(".toml"):
+        return validated(Experiment, {"id": Path(name).stem, **read_toml(Path(name))}, f"{name}: ")
     if name not in experiments():
         raise unknown("table or figure", name, experiments())
     return experiments()[name]
@@ -158,7 +161,8 @@ def _left_out(dataset: Dataset) -> tuple[str, ...]:
 def _layers(
     experiment: Experiment, dataset: Dataset, variant: Variant, reduction: Reduction, seed: int, unseen: str
 ) -> list[Tree]:
-    given: Tree = merge(reduction.place, {"method": variant.method, "params": variant.params, "seed": seed})
+    given: Tree = merge(reduction.place, variant.run)
+    given = merge(given, {"method": variant.method, "params": variant.params, "seed": seed})
     if unseen:
         given = merge(given, {"protocol": {"unseen": unseen}})
     if reduction.rounds:

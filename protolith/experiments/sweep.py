@@ -15,6 +15,7 @@ from typing import Literal
 
 from protolith.errors import UserError
 from protolith.federation.local_update import choose_device
+from protolith.methods.registry import get_method
 from protolith.runs.config import RunConfig
 from protolith.runs.directory import RunDirectory, write_text
 from protolith.runs.runner import Interrupted
@@ -35,7 +36,9 @@ def job_name(config: RunConfig) -> str:
 
     Settings at their defaults are left out, so that a setting that is new in a later version renames no job.
     """
-    settings = config.model_dump(mode="json", exclude=set(PLACE), exclude_defaults=True)
+    settings = config.model_dump(mode="json", exclude={*PLACE, "params"}, exclude_defaults=True)
+    params = get_method(config.method).params.model_validate(config.params)
+    settings["params"] = params.model_dump(mode="json", exclude_defaults=True)
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:10]
     return f"{config.method}-seed{config.seed}-{digest}"
 

@@ -10,11 +10,13 @@ import torch
 from protolith import records
 from protolith.data.domain import Split, Task
 from protolith.data.protocols import Allocation, allocate, data_of, select
+from protolith.errors import UserError
 from protolith.evaluation.accuracy import Chunk, count_correct
 from protolith.federation.setup import Setup
+from protolith.methods import with_exchange
 from protolith.methods.base import Context, Roster
 from protolith.methods.fedavg import load_weights
-from protolith.methods.registry import get_method
+from protolith.methods.registry import Method, get_method
 from protolith.models import Network, build_model
 from protolith.records import Broadcast, Record, Upload, clone
 from protolith.seeds import derive
@@ -47,7 +49,7 @@ class Workplace:
         self.setup = setup
         self.task = task
         self.allocation: Allocation = allocate(task, setup.protocol, setup.seed)
-        self.method = get_method(setup.method)
+        self.method = composed(get_method(setup.method), setup)
         self.params = self.method.params.model_validate(setup.params)
         self.device = choose_device(setup.device)
         model = build_model(setup.model.name, len(task.classes), setup.model.width, setup.seed)
@@ -141,6 +143,17 @@ class Workplace:
             return count_correct(
                 self.model, lambda model, images: predict(model, images, on_device), self.test_data(chunk), self.device
             )
+
+
+def composed(method: Method, setup: Setup) -> Method:
+    """The method with what the settings put on top of it."""
+    if setup.training.style_exchange == 0:
+        return method
+    if issubclass(method.client, with_exchange.Client):
+        raise UserError(
+            f"training.style_exchange: {method.name} exchanges styles already; its own option is params.exchange."
+        )
+    return with_exchange.with_exchange(method)
 
 
 def local_update(client_type: type, context: Context) -> tuple[Upload, Record]:

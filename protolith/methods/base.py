@@ -1,7 +1,7 @@
 """What a method is made of: options, a client half and a server half."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from protolith.data.augment import crop, flip, to_input
 from protolith.data.domain import Split
+from protolith.data.styles import Draw
 from protolith.records import Record, all_finite
 
 
@@ -42,6 +43,17 @@ class Training(BaseModel):
     weight_decay: float = Field(1e-5, ge=0, description="weight decay of SGD")
     crop: int = Field(4, ge=0, description="random shifts of the training images by up to so many pixels")
     flip: bool = Field(True, description="random mirroring of the training images")
+    style_exchange: float = Field(
+        0.0,
+        ge=0,
+        le=1,
+        description="probability that a training image takes the colours of another site's style; 0: off",
+    )
+    style_draw: Draw = Field(
+        "independent",
+        description="how an image's colours are drawn from a style: each channel by itself, all three "
+        "together, or the style's mean",
+    )
 
     def rate(self, round_: int, rounds: int) -> float:
         """The learning rate of a round (the first is 0) of so many."""
@@ -153,11 +165,18 @@ class Terms:
         return {name: float(total) / self.steps for name, total in self.sums.items()}
 
 
-def batches(data: Split, training: Training, rng: torch.Generator, device: torch.device, epoch: int) -> Iterator[Batch]:
-    """Go once through a client's images in random order, augmented."""
+def batches(
+    data: Split,
+    training: Training,
+    rng: torch.Generator,
+    device: torch.device,
+    epoch: int,
+    restyle: Callable[[Tensor], Tensor] = lambda images: images,
+) -> Iterator[Batch]:
+    """Go once through a client's images in random order, augmented; `restyle` changes the stored images first."""
     order = torch.randperm(len(data), generator=rng)
     for rows in torch.split(order, training.batch):
-        images = data.images[rows]
+        images = restyle(data.images[rows])
         if training.crop:
             images = crop(images, rng, training.crop)
         if training.flip:

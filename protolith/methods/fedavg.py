@@ -67,7 +67,7 @@ class Client:
         """Run SGD on these parameters, with a fresh optimiser."""
         optimizer = self.optimizer(list(parameters))
         for epoch in range(epochs):
-            for batch in batches(self.data, self.training, self.rng, self.device, epoch):
+            for batch in batches(self.data, self.training, self.rng, self.device, epoch, self.restyle):
                 out = self.forward(batch)
                 terms = self.loss(batch, out)
                 optimizer.zero_grad()
@@ -76,6 +76,10 @@ class Client:
                 optimizer.step()
                 self.terms.add(terms)
                 self.observe(batch, out)
+
+    def restyle(self, images: Tensor) -> Tensor:
+        """Change stored images before they are augmented (nothing here)."""
+        return images
 
     def optimizer(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
         """Build the local optimiser."""

@@ -148,3 +148,36 @@ def test_the_rounds_of_a_figure_move_together_with_fewer_rounds():
 def test_papers_ship_with_readable_names():
     text = json.dumps([e.model_dump() for e in ALL], ensure_ascii=False)
     assert "TODO" not in text and all(e.title and e.number for e in ALL)
+
+
+OWN = """
+paper = "Mine"
+number = "1"
+title = "with and without"
+kind = "table"
+seeds = [3]
+notes = ["a note"]
+datasets = [{ name = "Mini", run = { task = "mini", protocol = { samples = 24 } } }]
+rows = [
+    { name = "plain", method = "fedavg" },
+    { name = "styles", method = "fedavg", run = { training = { style_exchange = 0.5 } } },
+]
+
+[run]
+rounds = 1
+model = { width = 4 }
+training = { epochs = 1 }
+"""
+
+
+def test_an_experiment_of_ones_own_is_a_file(protolith, tmp_path):
+    file = tmp_path / "mine.toml"
+    file.write_text(OWN)
+    code, out, error = protolith("paper", file, "--out", tmp_path / "out", "--format", "md")
+    assert code == 0, error
+    assert "| plain |" in out and "| styles |" in out and "Mine, 1 · Mini" in out
+    assert (tmp_path / "out" / "mine.md").exists()
+    file.write_text(OWN.replace("kind", "kinds"))
+    code, _, error = protolith("paper", file)
+    assert code == 2 and "kind" in error and error.count("\n") == 1
+    assert protolith("paper", tmp_path / "none.toml")[0] == 2

@@ -1,0 +1,80 @@
+"""Strata: every site trains on its own images in the other sites' styles, and every style counts alike (our own)."""
+
+from pydantic import Field
+from torch import Tensor
+
+from protolith.data.styles import Draw
+from protolith.methods import base, with_exchange
+from protolith.methods.registry import Method
+from protolith.records import Upload
+
+
+class Params(base.Params):
+    """Options of Strata; the switches are the rows of its ablation."""
+
+    exchange: float = Field(0.8, ge=0, le=1, description="probability that a training image is re-coloured; 0: never")
+    draw: Draw = Field(
+        "independent",
+        description="how an image's target is drawn from a style: each channel by itself, all together, or the mean",
+    )
+    balance: bool = Field(True, description="give every pseudo-domain the same weight; off: weigh by images as FedAvg")
+
+
+class Client(with_exchange.Client):
+    """CE on re-coloured images."""
+
+    @property
+    def style_probability(self) -> float:
+        """How likely an image is re-coloured."""
+        return float(self.params.exchange)
+
+    @property
+    def style_draw(self) -> Draw:
+        """How the target of an image is drawn from a style."""
+        how: Draw = self.params.draw
+        return how
+
+
+class Server(with_exchange.Server):
+    """Averages models so that every pseudo-domain counts alike."""
+
+    def weight(self, upload: Upload) -> float:
+        """n_m / n_j(m): a client's share in its pseudo-domain; the mean divides by the number of domains.
+
+        A client whose style is not known yet counts as if its pseudo-domain were of average size: in round 0 all
+        clients do, which is FedAvg.
+        """
+        if not self.params.balance:
+            return super().weight(upload)
+        images = domain_images(self.roster.counts, self.extra[with_exchange.CLUSTER])
+        cluster = int(self.extra[with_exchange.CLUSTER][upload.client])
+        return upload.count / (images[cluster] if cluster >= 0 else average(images))
+
+
+def domain_images(counts: tuple[int, ...], cluster: Tensor) -> dict[int, int]:
+    """The number of images of each pseudo-domain."""
+    images: dict[int, int] = {}
+    for count, label in zip(counts, cluster.tolist(), strict=True):
+        if label >= 0:
+            images[label] = images.get(label, 0) + count
+    return images
+
+
+def average(images: dict[int, int]) -> float:
+    """The mean number of images of a pseudo-domain; 1 where none is known."""
+    return sum(images.values()) / len(images) if images else 1.0
+
+
+METHOD = Method(
+    name="strata",
+    title="Strata",
+    paper="our own; re-colouring as in AdaIN and MixStyle, across clients as in FedDG",
+    idea="train on the own images in the other sites' colours, and let every style count alike",
+    objective="CE(x'); x' = (x − μ) / σ · σ' + μ' by channel with (μ', σ') = (1 − λ)(μ, σ) + λ s, λ ~ U(0, 1), "
+    "s drawn from the style of another pseudo-domain",
+    server_step="θ ← mean over pseudo-domains j of Σ_{m∈j} (n_m / n_j) θ_m; pseudo-domains: clusters of the styles",
+    traffic="down: weights, 12 numbers per pseudo-domain, a cluster index; up: weights, 12 numbers",
+    params=Params,
+    client=Client,
+    server=Server,
+)

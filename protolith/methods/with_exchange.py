@@ -1,0 +1,140 @@
+"""Style exchange, for any method: clients train on their own images in the colours of the other sites.
+
+A client sends its style (twelve numbers, protolith.data.styles). The server clusters the styles into
+pseudo-domains and sends every client the styles of the clusters and which one is its own.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
+from scipy.spatial import KDTree
+from torch import Tensor
+
+from protolith.data.styles import LENGTH, Draw, exchange, pooled, style_of
+from protolith.methods import fedavg
+from protolith.methods.base import Roster, Spec
+from protolith.methods.registry import Method
+from protolith.prototypes import finch
+from protolith.records import Broadcast, Record, Upload
+
+STYLE = "exchange/style"  # in an upload: the client's own
+STYLES, OWN = "exchange/styles", "exchange/own"  # in a broadcast: the clusters', and which is the client's
+SEEN, CLUSTER = "exchange/seen", "exchange/cluster"  # on the server: clients' styles and clusters (-1: not heard of)
+NEAR = 3.0 / 255.0  # styles that differ by less, three grey levels in all, are the same
+APART = 3.0  # a client so many times farther from its nearest fellow than that one is from its own stands alone
+
+Array = np.ndarray[Any, Any]
+
+
+class Client(fedavg.Client):
+    """Sends its style, and re-colours images before they are cropped and mirrored."""
+
+    @property
+    def style_probability(self) -> float:
+        """How likely an image is re-coloured."""
+        return self.training.style_exchange
+
+    @property
+    def style_draw(self) -> Draw:
+        """How the target of an image is drawn from a style."""
+        return self.training.style_draw
+
+    def restyle(self, images: Tensor) -> Tensor:
+        """Re-colour stored images; in round 0 no style is known yet."""
+        styles = self.knowledge.get(STYLES)
+        if styles is None or self.style_probability == 0:
+            return images
+        return exchange(images, self.other_styles(styles.cpu()), self.style_probability, self.style_draw, self.rng)
+
+    def other_styles(self, styles: Tensor) -> Tensor:
+        """The styles of the other clusters; where there is but one, that of all clients together."""
+        own = int(self.knowledge.get(OWN, torch.tensor(-1)))
+        return styles if len(styles) == 1 else styles[torch.arange(len(styles)) != own]
+
+    def upload(self) -> Upload:
+        """The style beside whatever the method sends."""
+        return super().upload().with_knowledge(**{STYLE: style_of(self.context.data.images)})
+
+
+class Server(fedavg.Server):
+    """Gathers the clients' styles and clusters them."""
+
+    def __init__(self, params: Any, weights: Record, roster: Roster) -> None:
+        super().__init__(params, weights, roster)
+        clients = len(roster.counts)
+        self.extra = {**self.extra, SEEN: torch.zeros(clients, LENGTH), CLUSTER: torch.full((clients,), -1)}
+
+    def schema(self) -> dict[str, Spec]:
+        """Twelve numbers more."""
+        return {**super().schema(), STYLE: Spec((LENGTH,), least=0.0, most=1.0)}
+
+    def broadcast(self, client: int) -> Broadcast:
+        """Tell a client its cluster."""
+        message = super().broadcast(client)
+        if STYLES not in self.knowledge:
+            return message
+        found = {STYLES: self.knowledge[STYLES], OWN: self.extra[CLUSTER][client].clone()}
+        return Broadcast(message.weights, {**message.knowledge, **found})
+
+    def aggregate(self, uploads: Iterable[Upload]) -> list[Upload]:
+        """Do what the method does, then cluster all styles that have ever come."""
+        seen, cluster = self.extra[SEEN].clone(), self.extra[CLUSTER].clone()
+
+        def listen() -> Iterator[Upload]:
+            for upload in uploads:
+                seen[upload.client], cluster[upload.client] = upload.knowledge[STYLE], 0
+                yield upload
+
+        light = super().aggregate(listen())
+        known = cluster >= 0
+        cluster[known] = pseudo_domains(seen[known])
+        self.extra = {**self.extra, SEEN: seen, CLUSTER: cluster}
+        self.knowledge = {**self.knowledge, STYLES: pooled(seen[known], cluster[known])}
+        return light
+
+
+def pseudo_domains(styles: Tensor) -> Tensor:
+    """Cluster styles [M, 12] without knowing any domain: labels [M].
+
+    FINCH's first partition of the differences from the mean style, with two corrections: FINCH leaves nobody alone,
+    so a client far from all of its cluster is set apart; and it splits what is all but the same, so that is joined.
+    """
+    points = styles.double().cpu().numpy()
+    labels = finch(styles - styles.mean(dim=0), "first").cpu().numpy()
+    return torch.from_numpy(_joined(points, _set_apart(points, labels)))
+
+
+def _set_apart(points: Array, labels: Array) -> Array:
+    """Give clients that are far from their nearest fellow, compared with how near that one's own is, a cluster each."""
+    labels = labels.copy()
+    for label in range(labels.max() + 1):
+        members = (labels == label).nonzero()[0]
+        if len(members) > 2:
+            distances, order = map(np.asarray, KDTree(points[members]).query(points[members], k=2))
+            nearest, fellow = distances[:, 1].clip(min=NEAR), order[:, 1]
+            lone = members[nearest > APART * nearest[fellow]]
+            labels[lone] = labels.max() + 1 + np.arange(len(lone))
+    return labels
+
+
+def _joined(points: Array, labels: Array) -> Array:
+    """Join clusters whose mean styles are all but the same; number the clusters in the order of their first members."""
+    values, labels = np.unique(labels, return_inverse=True)
+    means = np.stack([points[labels == label].mean(axis=0) for label in range(len(values))])
+    pairs = KDTree(means).query_pairs(NEAR, output_type="ndarray")
+    graph = coo_array((np.ones(len(pairs)), (pairs[:, 0], pairs[:, 1])), shape=(len(values), len(values)))
+    labels = connected_components(graph, directed=False)[1][labels]
+    _, first, inverse = np.unique(labels, return_index=True, return_inverse=True)
+    return np.argsort(np.argsort(first))[inverse]
+
+
+def with_exchange(method: Method) -> Method:
+    """The same method with style exchange."""
+    client = type("Client", (Client, method.client), {"__doc__": method.client.__doc__})
+    server = type("Server", (Server, method.server), {"__doc__": method.server.__doc__})
+    return replace(method, client=client, server=server)

@@ -1,0 +1,195 @@
+"""Strata and style exchange: clusters, weights, and what it does to every other method."""
+
+import pytest
+import torch
+from helpers import check_resume, make_client, make_server, make_split, make_upload, run_rounds
+
+from protolith.data.domain import Split
+from protolith.data.styles import style_of
+from protolith.data.tasks import load_task
+from protolith.errors import UserError
+from protolith.federation.guards import Guard
+from protolith.federation.local_update import Workplace
+from protolith.methods import with_exchange
+from protolith.methods.registry import all_methods
+from protolith.methods.with_exchange import CLUSTER, OWN, STYLE, STYLES, pseudo_domains
+from protolith.runs import runner
+from protolith.runs.config import complete_for, resolve
+from protolith.runs.directory import RunDirectory
+from protolith.runs.runner import Observer
+
+
+def style(level, noise=0.0, seed=0):
+    rng = torch.Generator().manual_seed(seed)
+    return (torch.full((12,), float(level)) + noise * torch.randn(12, generator=rng)).clamp(0, 1)
+
+
+def styled_uploads(levels, counts, values=None):
+    return [
+        make_upload(
+            client,
+            count=count,
+            weights={"w": torch.full((2,), float(client if values is None else values[client]))},
+            **{STYLE: style(level, 0.002, client)},
+        )
+        for client, (level, count) in enumerate(zip(levels, counts, strict=True))
+    ]
+
+
+def groups(labels):
+    """Who is with whom, whatever the numbers."""
+    labels = labels.tolist()
+    return {frozenset(i for i, label in enumerate(labels) if label == one) for one in labels}
+
+
+def test_pseudo_domains_are_found_without_labels():
+    styles = torch.stack([style(level, 0.01, i) for i, level in enumerate([0.2, 0.2, 0.2, 0.7, 0.7, 0.45])])
+    styles[5, :3] = torch.tensor([0.9, 0.1, 0.1])  # nobody looks like this one
+    assert groups(pseudo_domains(styles)) == {frozenset({0, 1, 2}), frozenset({3, 4}), frozenset({5})}
+    assert pseudo_domains(styles).tolist() == [0, 0, 0, 1, 1, 2]  # numbered by their first members
+
+
+@pytest.mark.parametrize("clients", [1, 2, 3, 30])
+def test_identical_styles_are_one_pseudo_domain(clients):
+    assert pseudo_domains(style(0.4).expand(clients, 12)).tolist() == [0] * clients
+
+
+def test_every_style_has_exactly_one_cluster():
+    for seed in range(50):
+        rng = torch.Generator().manual_seed(seed)
+        n = int(torch.randint(1, 40, (1,), generator=rng))
+        labels = pseudo_domains(torch.rand(n, 12, generator=rng))
+        assert sorted(set(labels.tolist())) == list(range(int(labels.max()) + 1)) and len(labels) == n
+
+
+def test_round_0_is_fedavg_and_later_rounds_are_balanced():
+    counts, levels = [30, 10, 20, 5], [0.2, 0.2, 0.2, 0.8]
+    server = make_server("strata", counts=counts)
+    server.aggregate(iter(styled_uploads(levels, counts)))
+    assert float(server.weights["w"][0]) == pytest.approx((0 * 30 + 1 * 10 + 2 * 20 + 3 * 5) / 65)
+    assert groups(server.extra[CLUSTER]) == {frozenset({0, 1, 2}), frozenset({3})}
+    weights = [server.weight(upload) for upload in styled_uploads(levels, counts)]
+    assert [w / sum(weights) for w in weights] == pytest.approx([0.5 * 30 / 60, 0.5 * 10 / 60, 0.5 * 20 / 60, 0.5])
+    server.aggregate(iter(styled_uploads(levels, counts)))
+    assert float(server.weights["w"][0]) == pytest.approx(0.5 * (10 * 1 + 20 * 2) / 60 + 0.5 * 3)
+
+
+def test_balanced_weights_sum_to_one_and_are_equal_per_cluster():
+    rng = torch.Generator().manual_seed(0)
+    for _ in range(20):
+        m = int(torch.randint(2, 25, (1,), generator=rng))
+        counts = torch.randint(1, 100, (m,), generator=rng).tolist()
+        levels = torch.randint(1, 5, (m,), generator=rng).div(5).tolist()
+        server = make_server("strata", counts=counts)
+        uploads = styled_uploads(levels, counts)
+        server.aggregate(iter(uploads))
+        weights = [server.weight(upload) for upload in uploads]
+        labels = server.extra[CLUSTER].tolist()
+        clusters = sorted(set(labels))
+        for cluster in clusters:
+            share = sum(w for w, label in zip(weights, labels, strict=True) if label == cluster) / sum(weights)
+            assert share == pytest.approx(1 / len(clusters))
+
+
+def test_a_newcomer_counts_as_of_a_domain_of_average_size():
+    counts = [30, 10, 20, 20]
+    server = make_server("strata", counts=counts)
+    server.aggregate(iter(styled_uploads([0.2, 0.2, 0.8], counts[:3])))
+    newcomer = make_upload(3, count=20)
+    assert server.weight(newcomer) == pytest.approx(20 / ((40 + 20) / 2))
+    assert int(server.broadcast(3).knowledge[OWN]) == -1
+
+
+def test_without_balance_the_weights_are_fedavgs():
+    counts = [30, 10, 20]
+    server = make_server("strata", {"balance": False}, counts=counts)
+    uploads = styled_uploads([0.2, 0.2, 0.8], counts)
+    server.aggregate(iter(uploads))
+    assert [server.weight(upload) for upload in uploads] == [30, 10, 20]
+
+
+def test_a_client_sends_its_style_and_paints_with_the_others():
+    dark = make_split()
+    dark = Split(dark.images // 8, dark.labels)
+    upload, _ = make_client("strata", data=dark).update()
+    assert torch.equal(upload.knowledge[STYLE], style_of(dark.images)) and upload.knowledge[STYLE].shape == (12,)
+    bright = torch.cat([torch.full((6,), 0.9), torch.zeros(6)])
+    knowledge = {STYLES: torch.stack([style_of(dark.images), bright]), OWN: torch.tensor(0)}
+    client = make_client("strata", {"exchange": 1.0}, data=dark, knowledge=knowledge)
+    assert torch.equal(client.other_styles(knowledge[STYLES]), bright[None])
+    assert client.restyle(dark.images).float().mean() > 3 * dark.images.float().mean()
+    assert torch.equal(make_client("strata", {"exchange": 0.0}, knowledge=knowledge).restyle(dark.images), dark.images)
+    assert torch.equal(make_client("strata").restyle(dark.images), dark.images)  # round 0
+
+
+def test_one_cluster_is_everybodys_style():
+    client = make_client("strata", knowledge={STYLES: style(0.5)[None], OWN: torch.tensor(0)})
+    assert len(client.other_styles(style(0.5)[None])) == 1
+
+
+def test_uploads_without_a_proper_style_are_refused():
+    server = make_server("strata")
+    guard = Guard(server)
+    assert guard.problem(make_upload(0, **{STYLE: style(0.3)})) is None
+    assert "missing" in guard.problem(make_upload(0))
+    for bad, word in (
+        (torch.full((12,), 2.0), "above 1"),
+        (torch.full((12,), -0.1), "below 0"),
+        (style(0.3)[:11], "shape"),
+    ):
+        assert word in guard.problem(make_upload(0, **{STYLE: bad}))
+
+
+def test_resume_and_absent_clients():
+    check_resume("strata", chosen=[[0, 1], [1, 2], [0, 2]])
+    server, _, _ = run_rounds("strata", rounds=3)
+    assert server.knowledge[STYLES].shape[1] == 12
+
+
+def small(method, **more):
+    return {
+        "method": method,
+        "task": "mini",
+        "rounds": 2,
+        "model": {"width": 4},
+        "training": {"epochs": 1, "batch": 16, "style_exchange": 0.5},
+        "protocol": {"clients": {"pen": 2, "photo": 1, "print": 1}, "samples": 16, "participation": 0.8},
+        **more,
+    }
+
+
+@pytest.mark.parametrize("method", sorted(set(all_methods()) - {"strata"}))
+def test_every_method_can_exchange_styles(method, tmp_path):
+    """Two rounds with exchange: the styles arrive, the images change, and worker processes give the same."""
+    runner.start(resolve([small(method, workers=0)]), tmp_path / "none", Observer())
+    task = load_task("mini")
+    config = complete_for(resolve([small(method)]), task)
+    workplace = Workplace(config, task)
+    server = workplace.method.server(workplace.params, workplace.initial, workplace.roster())
+    uploads, memories = [], {}
+    for client in range(4):
+        upload, memories[client] = workplace.update(client, 0, server.broadcast(client), {})
+        assert Guard(server).problem(upload) is None
+        assert torch.equal(upload.knowledge[STYLE], style_of(workplace.client_data(client).images))
+        uploads.append(upload)
+    server.aggregate(iter(uploads))
+    message = server.broadcast(0)
+    assert message.knowledge[STYLES].shape[1] == 12 and int(message.knowledge[OWN]) >= 0
+    client = workplace.method.client(workplace.context(0, 1, message, memories[0]))
+    images = workplace.client_data(0).images
+    assert not torch.equal(client.restyle(images), images)
+    assert issubclass(workplace.method.client, with_exchange.Client)
+    assert len(RunDirectory.open(tmp_path / "none").metrics()) == 2
+
+
+def test_exchange_is_the_same_on_workers(tmp_path):
+    for workers in (0, 2):
+        runner.start(resolve([small("i2pfl", workers=workers)]), tmp_path / str(workers), Observer())
+    a, b = ((tmp_path / str(workers) / "model.safetensors").read_bytes() for workers in (0, 2))
+    assert a == b
+
+
+def test_strata_does_not_exchange_twice():
+    with pytest.raises(UserError, match=r"params\.exchange"):
+        task = load_task("mini")
+        Workplace(complete_for(resolve([small("strata")]), task), task)
