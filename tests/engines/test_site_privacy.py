@@ -110,3 +110,16 @@ def test_a_site_refuses_what_it_cannot_protect(images, tmp_path):
     about["setup"]["privacy"] = {"noise": 1.0, "clip": 3.0}
     reply = plain.site.answer(Request(SITE, about))
     assert "privacy is not for method 'fedpac'" in reply.error
+
+
+@pytest.mark.parametrize(("noise", "told"), [(0.0, True), (1.0, False)])
+def test_a_run_with_noise_does_not_ask_for_exact_counts_by_class(images, tmp_path, noise, told):
+    from protolith.deploy.plan import Deployment, Plan
+    from protolith.deploy.server import describe
+
+    deployment = Deployment(tmp_path)
+    deployment.write(Plan(name="trial", sites=[SITE]))
+    federation = Federation(images, tmp_path / "state", {"noise": noise, "clip": 3.0})
+    facts = describe(federation, deployment, federation.config)[SITE].about["facts"]
+    assert facts["train"] > 0 and len(facts["classes"]) == 10
+    assert len(facts["per_class"]) == (10 if told else 0)

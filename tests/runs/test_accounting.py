@@ -3,6 +3,7 @@
 import json
 import math
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -65,6 +66,16 @@ def test_distributions_composed_round_by_round_agree(package):
 
     one = from_gaussian_mechanism(10.0, value_discretization_interval=1e-4)
     assert one.self_compose(50).get_epsilon_for_delta(1e-5) == pytest.approx(epsilon(10.0, 50, 1e-5), rel=5e-3)
+
+
+def test_the_table_of_the_page_is_right():
+    page = (Path(__file__).parents[2] / "docs" / "privacy.md").read_text()
+    cells = [line.strip().strip("|").split("|")[1:] for line in page.splitlines() if line.startswith("  | ")]
+    noises, added, replaced = ([float(cell) for cell in row] for row in cells)
+    assert len(noises) == 6
+    for noise, one, other in zip(noises, added, replaced, strict=True):
+        assert one == pytest.approx(plain_epsilon(noise, 50, 1e-5), rel=5e-3)
+        assert other == pytest.approx(plain_epsilon(noise / math.sqrt(2), 50, 1e-5), rel=5e-3)
 
 
 def test_nothing_sent_costs_nothing():

@@ -2,7 +2,7 @@
 
 import re
 import traceback
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,8 @@ class Site:
             if request.about["kind"] == "describe":
                 about = request.about
                 facts = self.facts(about["task"], tuple(about["classes"]), about["size"], about["skip_bad"])
+                if not about.get("by_class", True):
+                    facts = replace(facts, per_class=())
                 return Reply(self.name, {"facts": facts.plain()})
             return self._work(request)
         except UserError as error:
