@@ -59,6 +59,7 @@ def describe(exchange: Exchange, deployment: Deployment, setup: Setup) -> dict[s
     plan, classes = deployment.plan, list(TASKS[setup.task].classes) if setup.task in TASKS else []
     there = wait_for_sites(exchange, plan.sites, min(plan.wait, 60.0))
     about = {"kind": "describe", "classes": classes, **setup.model_dump(include={"task", "size", "skip_bad"})}
+    about["by_class"] = setup.privacy.noise == 0  # exact counts would undo the noise on them, and no run needs them
     return exchange.ask([Request(site, about) for site in plan.sites if site in there], plan.answer)
 
 

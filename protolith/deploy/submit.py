@@ -15,6 +15,7 @@ from protolith.errors import RunFailed, UserError
 from protolith.federation.coordinator import which_models
 from protolith.federation.local_update import Workplace
 from protolith.runs import runner
+from protolith.runs.accounting import refuse_unaccountable
 from protolith.runs.config import RunConfig, complete_for
 from protolith.runs.directory import Metrics, RunDirectory
 from protolith.runs.runner import Interrupted, Observer
@@ -67,6 +68,7 @@ def _deployment(config: RunConfig) -> Deployment:
 
 
 def _refuse_unsuitable(config: RunConfig) -> None:
+    refuse_unaccountable(config)
     if config.plugins:
         raise UserError("engine = 'flower' takes no plugins: install a package with an entry point at every site.")
     if config.protocol.validation:

@@ -12,6 +12,7 @@ from protolith.data.domain import Split, Task
 from protolith.data.protocols import Allocation, allocate, data_of, select
 from protolith.errors import UserError
 from protolith.evaluation.accuracy import Chunk, count_correct
+from protolith.federation.protection import refuse_unprotected
 from protolith.federation.setup import Setup
 from protolith.methods import with_exchange
 from protolith.methods.base import Context, Roster
@@ -45,12 +46,14 @@ def one_thread() -> Iterator[None]:
 class Workplace:
     """What a worker holds ready: the task, one resident model, the method."""
 
-    def __init__(self, setup: Setup, task: Task) -> None:
+    def __init__(self, setup: Setup, task: Task, secret_noise: bool = False) -> None:
         self.setup = setup
+        self.secret_noise = secret_noise
         self.task = task
         self.allocation: Allocation = allocate(task, setup.protocol, setup.seed)
         self.method = composed(get_method(setup.method), setup)
         self.params = self.method.params.model_validate(setup.params)
+        refuse_unprotected(setup.privacy, self.method, self.params)
         self.device = choose_device(setup.device)
         model = build_model(setup.model.name, len(task.classes), setup.model.width, setup.seed)
         self.method.client.check(model)
@@ -107,6 +110,8 @@ class Workplace:
             seed=seed,
             device=self.device,
             run_seed=self.setup.seed,
+            privacy=self.setup.privacy,
+            secret_noise=self.secret_noise,
         )
 
     def _own_accuracy(self, knowledge: Record) -> dict[str, float]:

@@ -6,6 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from protolith.data.protocols import Protocol
 from protolith.methods.base import Training
+from protolith.prototypes.privacy import Privacy
 
 
 class ModelSettings(BaseModel):
@@ -43,6 +44,7 @@ class Setup(BaseModel):
     protocol: Protocol = Protocol()
     model: ModelSettings = ModelSettings()
     training: Training = Training()
+    privacy: Privacy = Privacy()
     params: dict[str, Any] = Field({}, description="the method's own options")
 
     @model_validator(mode="after")

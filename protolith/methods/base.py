@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from protolith.data.augment import crop, flip, to_input
 from protolith.data.domain import Split
 from protolith.data.styles import Draw
+from protolith.prototypes.privacy import Privacy
 from protolith.records import Record, all_finite
 
 
@@ -102,6 +103,8 @@ class Context:
     seed: int
     device: torch.device
     run_seed: int = 0  # the same for all clients and rounds
+    privacy: Privacy = field(default_factory=Privacy)
+    secret_noise: bool = False  # at a real site: noise that no seed can give again
 
 
 @dataclass(frozen=True)

@@ -47,6 +47,7 @@ class Method:
     memory: str = "none"
     accuracy: str = "of the global model"
     notes: str = ""
+    protects: bool = False  # it sends weights and `with_prototypes` class means alone: `privacy` covers the latter
     predict: Callable[[nn.Module, Tensor, Record], Tensor] = classify
 
 

@@ -137,4 +137,4 @@ def with_exchange(method: Method) -> Method:
     """The same method with style exchange."""
     client = type("Client", (Client, method.client), {"__doc__": method.client.__doc__})
     server = type("Server", (Server, method.server), {"__doc__": method.server.__doc__})
-    return replace(method, client=client, server=server)
+    return replace(method, client=client, server=server, protects=False)  # styles are sent as they are

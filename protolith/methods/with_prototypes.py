@@ -16,6 +16,7 @@ from protolith.methods import base, fedavg
 from protolith.methods.base import Batch, Context, Output, Spec
 from protolith.methods.fedavg import stacked
 from protolith.prototypes import ClassMeans, Clusters, ema
+from protolith.prototypes.privacy import clipped, private_means, secret_noise, seeded_noise
 from protolith.records import Record, Upload
 
 PASS_BATCH = 64
@@ -51,9 +52,12 @@ class Client(fedavg.Client):
         return super().upload().with_knowledge(**self.prototypes())
 
     def prototypes(self) -> Record:
-        """The mean feature of each class (FPL Eq. 2), and the number of images behind it."""
+        """The mean feature of each class (FPL Eq. 2), and the number of images behind it; with noise where asked."""
         assert self.means is not None
-        return {"prototypes": self.means.means().cpu(), "counts": self.means.counts.cpu()}
+        context = self.context
+        draw = secret_noise if context.secret_noise else seeded_noise(context.seed, "privacy")
+        prototypes, counts = private_means(self.means.sums, self.means.counts, context.privacy, draw)
+        return {"prototypes": prototypes, "counts": counts}
 
     def pass_over_data(self) -> None:
         """Collect the features of all images in evaluation mode, without augmentation."""
@@ -69,7 +73,7 @@ class Client(fedavg.Client):
     def _collect(self, features: Tensor, labels: Tensor) -> None:
         if self.means is None:
             self.means = ClassMeans(self.context.classes, features.shape[1])
-        self.means.add(features, labels)
+        self.means.add(clipped(features, self.context.privacy.clip), labels)
 
 
 class Server(fedavg.Server):

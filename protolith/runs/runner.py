@@ -21,6 +21,7 @@ from protolith.methods.registry import load_plugin
 from protolith.models.registry import only_here
 from protolith.records import BadRecord, nbytes
 from protolith.runs import stopping
+from protolith.runs.accounting import Account, refuse_unaccountable, sentences_of, summary_of
 from protolith.runs.checkpoints import Checkpoints
 from protolith.runs.config import RunConfig, complete_for
 from protolith.runs.diagnostics import FOLDER, PrototypeLog, write_tests
@@ -63,6 +64,7 @@ class Interrupted(Exception):
 def start(config: RunConfig, out: Path, observer: Observer) -> RunDirectory:
     """Start a new run in a new directory."""
     _refuse_elsewhere(config)
+    refuse_unaccountable(config)
     task = _load(config, observer)
     config = complete_for(config, task)
     workplace = Workplace(config, task)  # refuses what cannot work before anything is written
@@ -196,13 +198,17 @@ def _rounds(
     observer: Observer,
 ) -> None:
     state, progress = coordinator.server.state(), coordinator.progress.copy()
+    account = Account(config, [client.name for client in workplace.allocation.clients])
     written, writing = progress.round, 0.0
     try:
         while coordinator.progress.round < config.rounds and not stop.now:
             began = time.perf_counter()
             metrics = coordinator.run_round()
+            releases: dict[str, int] = {}
             if isinstance(coordinator.engine, FlowerEngine):
                 metrics |= coordinator.engine.events()
+                releases = coordinator.engine.releases
+            metrics |= account.after(metrics["round"], releases)
             state, progress = coordinator.server.state(), coordinator.progress.copy()
             # A round's line comes before its checkpoint, so that no checkpoint is ahead of the metrics; the
             # time that a checkpoint takes is therefore found in the next round's line.
@@ -240,6 +246,8 @@ def _finish(
     _write_models(directory, workplace, coordinator)
     summary = summarise(directory, config, workplace, coordinator)
     directory.write_summary(summary)
+    for sentence in sentences_of(summary):
+        observer.say(sentence)
     observer.finished(summary)
 
 
@@ -287,6 +295,7 @@ def summarise(
         "rejected": sum(len(line["rejected"]) for line in lines),
         "seconds": sum(line["seconds"]["total"] for line in lines),
         "versions": versions(),
+        **summary_of(lines),
     }
     if "across" in tested[-1]:
         summary["across"] = _means(tested, "across")

@@ -193,3 +193,11 @@ def test_strata_does_not_exchange_twice():
     with pytest.raises(UserError, match=r"params\.exchange"):
         task = load_task("mini")
         Workplace(complete_for(resolve([small("strata")]), task), task)
+
+
+def test_privacy_refuses_styles_because_they_are_sent_as_they_are():
+    task = load_task("mini")
+    private = {"privacy": {"clip": 5.0}, "params": {"proto_pass": "eval_pass"}}
+    Workplace(complete_for(resolve([{**small("fpl", **private), "training": {}}]), task), task)
+    with pytest.raises(UserError, match="sends more than class means"):
+        Workplace(complete_for(resolve([small("fpl", **private)]), task), task)

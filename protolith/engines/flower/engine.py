@@ -63,6 +63,7 @@ class FlowerEngine:
         self._early: dict[int, _Early] = {}
         self._reasons: dict[str, str] = {}
         self._missing: list[dict[str, str]] = []
+        self.releases: dict[str, int] = {}  # client -> how often its site has sent prototypes with noise, as it says
 
     def look_ahead(self, coordinator: Coordinator) -> None:
         """Learn from the coordinator what comes next, so that a test and the next training are one exchange."""
@@ -232,10 +233,12 @@ class FlowerEngine:
             return None
         try:
             count, remembered = int(reply.about["count"]), bool(reply.about["remembered"])
+            releases = int(reply.about.get("releases", 0))
             metrics = {str(name): float(value) for name, value in reply.about["metrics"].items()}
         except (KeyError, TypeError, ValueError, AttributeError):
             self._note(reply.site, "sent an answer that cannot be read")
             return None
+        self.releases[job.name] = max(releases, self.releases.get(job.name, 0))
         losses = {name: value for name, value in metrics.items() if not name.startswith("accuracy/")}
         weights, knowledge = reply.records.get("weights", {}), reply.records.get("knowledge", {})
         return Result(Upload(job.client, count, weights, knowledge, losses), remembered)

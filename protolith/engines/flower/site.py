@@ -2,7 +2,7 @@
 
 import re
 import traceback
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,8 @@ class Site:
             if request.about["kind"] == "describe":
                 about = request.about
                 facts = self.facts(about["task"], tuple(about["classes"]), about["size"], about["skip_bad"])
+                if not about.get("by_class", True):
+                    facts = replace(facts, per_class=())
                 return Reply(self.name, {"facts": facts.plain()})
             return self._work(request)
         except UserError as error:
@@ -117,6 +119,8 @@ class Site:
             upload, remembered = place.update(job["client"], job["round"], broadcast, memory.read(job["memory"]))
             memory.write(job["round"], remembered, job["keep"])
             about |= {"count": upload.count, "metrics": upload.metrics, "remembered": bool(remembered)}
+            if place.setup.privacy.noise > 0:
+                about["releases"] = memory.count_release()
             answers = {"weights": upload.weights, "knowledge": upload.knowledge}
         return Reply(self.name, about, answers)
 
@@ -133,7 +137,7 @@ class Site:
             )
         # The others are there for their places in the order; what they hold is not known here and does not matter.
         sites = [SiteFacts(name, train, test, classes) for name in about["sites"]]
-        return Workplace(setup, hollow_task(setup.task, sites, setup.size, domain))
+        return Workplace(setup, hollow_task(setup.task, sites, setup.size, domain), secret_noise=True)
 
     def _count_correct(self, place: Workplace, weights: Record, knowledge: Record) -> dict[str, int]:
         tests = place.allocation.tests
@@ -170,6 +174,14 @@ class SiteMemory:
         for file in self.folder.glob(f"client-{self.client:05d}-*.safetensors"):
             if file not in needed:
                 file.unlink(missing_ok=True)
+
+    def count_release(self) -> int:
+        """Count that prototypes leave the site: each time with new noise, also when a round is asked for again."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        file = self.folder / f"releases-{self.client:05d}.safetensors"
+        before = int(records.read(file)["count"]) if file.exists() else 0
+        records.write(file, {"count": torch.tensor(before + 1)}, sync=True)
+        return before + 1
 
     def _file(self, round_: int) -> Path:
         return self.folder / f"client-{self.client:05d}-round-{round_:06d}.safetensors"
