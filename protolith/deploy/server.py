@@ -14,8 +14,9 @@ from protolith.engines.flower.wire import Exchange, Reply, Request, SiteFacts, h
 from protolith.errors import RunFailed, UserError
 from protolith.federation.local_update import Workplace
 from protolith.federation.setup import Setup
+from protolith.files import write_text
 from protolith.runs import runner
-from protolith.runs.directory import Metrics, RunDirectory, write_text
+from protolith.runs.directory import Metrics, RunDirectory
 from protolith.runs.runner import Observer
 
 OpenExchange = Callable[[Mapping[str, int]], Exchange]

@@ -18,10 +18,11 @@ from protolith.data.tasks import load_task
 from protolith.errors import RunFailed, UserError
 from protolith.experiments.sweep import PLACE, STOPPED, write_failure
 from protolith.federation.local_update import Workplace
+from protolith.files import refusal, write_text
 from protolith.methods.registry import load_plugin
 from protolith.runs import runner
 from protolith.runs.config import RunConfig, complete_for, to_toml, validated
-from protolith.runs.directory import Metrics, RunDirectory, write_text
+from protolith.runs.directory import Metrics, RunDirectory
 from protolith.runs.runner import Interrupted, Observer
 
 

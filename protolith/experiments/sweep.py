@@ -15,8 +15,9 @@ from typing import Literal
 
 from protolith.errors import UserError
 from protolith.federation.local_update import choose_device
+from protolith.files import read_json, write_text
 from protolith.runs.config import RunConfig
-from protolith.runs.directory import RunDirectory, write_text
+from protolith.runs.directory import RunDirectory
 from protolith.runs.runner import Interrupted
 
 State = Literal["new", "running", "stopped", "failed", "done"]
