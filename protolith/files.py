@@ -93,7 +93,7 @@ def alive(pid: int) -> bool:
 
 def read_bytes(path: Path, most: int = TEXT_BYTES) -> bytes:
     """Read a regular file whole, if it is not larger than so many bytes; ValueError otherwise."""
-    with open(path, "rb", opener=_without_waiting) as file:  # noqa: PTH123 (Path.open has no opener)
+    with open(path, "rb", opener=_without_waiting) as file:
         found = os.fstat(file.fileno())
         if not stat.S_ISREG(found.st_mode):
             raise ValueError(f"'{path}' is not a regular file")

@@ -17,7 +17,6 @@ from protolith.methods.registry import get_method, load_plugin
 from protolith.models import model_names
 from protolith.runs.defaults import Tree, default_protocol, defaults_for
 
-
 FORMAT = 1  # of config.toml; a later version that changes it raises the number
 CONFIG_BYTES = 1 << 20
 SHOWN = 200  # letters of a wrong value that an error shows
@@ -83,7 +82,7 @@ def _refuse_misshapen(given: Tree) -> None:
         if not isinstance(given.get(name, {}), dict):
             raise UserError(f"{name} = {str(given[name])[:SHOWN]!r}: it is a table; write [{name}] above its settings.")
     if not isinstance(given.get("plugins", []), list):
-        raise UserError(f"plugins = {str(given['plugins'])[:SHOWN]!r}: it is a list, such as [\"my_method.py\"].")
+        raise UserError(f'plugins = {str(given["plugins"])[:SHOWN]!r}: it is a list, such as ["my_method.py"].')
 
 
 def complete_for(config: RunConfig, task: Task) -> RunConfig:

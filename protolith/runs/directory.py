@@ -87,7 +87,7 @@ class RunDirectory:
         try:
             held = self._lock.acquire()
         except Timeout:
-            raise UserError(f"another process is working on the run in {self.path}{self._holder()}.") from None
+            raise UserError(f"another process is working on the run in {self.path}{self.holder()}.") from None
         except OSError as error:
             raise UserError(f"the run in {self.path} cannot be written: {(error.strerror or str(error))}.") from None
         with held:
@@ -103,7 +103,7 @@ class RunDirectory:
         with suppress(OSError):  # on a full disk the lock holds all the same; it only has no name
             write_text(self.path / HOLDER, json.dumps(holder) + "\n")
 
-    def _holder(self) -> str:
+    def holder(self) -> str:
         """Who holds the lock, as the end of a sentence; empty where that is not known."""
         try:
             found = files.read_json(self.path / HOLDER, 10_000)

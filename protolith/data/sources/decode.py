@@ -19,6 +19,8 @@ from protolith.errors import UserError
 
 Array = npt.NDArray[np.uint8]
 
+# What images are kept in. Pillow knows more, such as EPS, which it has another program run.
+FORMATS = ("JPEG", "MPO", "PNG", "BMP", "WEBP", "TIFF", "GIF", "PPM")
 LEAST_SIDE = 2  # pixels; a single one shows nothing
 CHUNK = 500  # images per piece of work, and so the step of the progress
 THREADS = max(1, min(4, os.cpu_count() or 1))  # Pillow decodes and resizes outside the interpreter lock
@@ -53,7 +55,10 @@ class FilePictures:
 
     def open(self, index: int) -> Image.Image:
         """Open the file."""
-        return Image.open(self.files[index])
+        file = self.files[index]
+        if not file.is_file() and file.exists():  # a named pipe would be waited for
+            raise _BadImage("is not a regular file")
+        return Image.open(file, formats=FORMATS)
 
 
 @dataclass(frozen=True)
@@ -73,7 +78,7 @@ class EncodedPictures:
 
     def open(self, index: int) -> Image.Image:
         """Open the bytes."""
-        return Image.open(io.BytesIO(self.column[index].as_py() or b""))
+        return Image.open(io.BytesIO(self.column[index].as_py() or b""), formats=FORMATS)
 
 
 @dataclass(frozen=True)
