@@ -9,7 +9,7 @@ from protolith import files
 LINE = 16 << 20  # letters of an answer
 METRICS = 10_000  # values of an upload: its losses, and accuracies where a client tests its own model
 NAME = 300  # letters of a metric's name
-LARGEST = float("inf")  # a whole number beyond all floats is larger still, and no metric
+LARGEST = 1 << 1023  # whole numbers beyond have no float
 COUNT = 1 << 53  # images of a client, at most
 WORDS = 1000  # letters of a sentence from outside
 
@@ -41,7 +41,8 @@ def read_trained(values: Mapping[str, Any]) -> Trained:
     for name, value in metrics.items():
         if not isinstance(name, str) or len(name) > NAME:
             raise ValueError("a metric without a proper name")
-        if isinstance(value, bool) or not isinstance(value, int | float) or abs(value) > LARGEST:
+        too_large = isinstance(value, int) and abs(value) > LARGEST
+        if isinstance(value, bool) or not isinstance(value, int | float) or too_large:
             raise ValueError(f"the metric '{name[:80]}' is no number")
     remembered = values.get("remembered")
     if not isinstance(remembered, bool):

@@ -103,9 +103,9 @@ def _created(config: RunConfig, path: Path, log: Log) -> RunDirectory:
 
 def _failed(path: Path, sentence: str, code: int, log: Log) -> int:
     log.say(f"failed: {sentence}")
-    if not RunDirectory(path).is_locked():  # otherwise the run is another process's, and so is its fate
-        write_failure(path, sentence)
-    return code
+    if RunDirectory(path).is_locked():  # the run is another process's, and so is its fate
+        return code
+    return code if write_failure(path, sentence) else DISK
 
 
 def _end_with_input() -> None:

@@ -62,11 +62,14 @@ def failure(path: Path) -> str:
         return ""
 
 
-def write_failure(path: Path, sentence: str) -> None:
-    """Leave word of what went wrong."""
-    with contextlib.suppress(OSError):  # where it cannot be written, the log has it
+def write_failure(path: Path, sentence: str) -> bool:
+    """Leave word of what went wrong; tell whether it could be written."""
+    try:
         path.mkdir(parents=True, exist_ok=True)
         write_text(path / "failed.json", json.dumps({"error": sentence}) + "\n")
+    except OSError:  # the log may have it
+        return False
+    return True
 
 
 def log_file(path: Path) -> Path:

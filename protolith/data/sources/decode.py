@@ -11,7 +11,17 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 import torch
-from PIL import Image, ImageOps
+from PIL import (  # each makes its format known
+    BmpImagePlugin,  # noqa: F401
+    GifImagePlugin,  # noqa: F401
+    Image,
+    ImageOps,
+    JpegImagePlugin,  # noqa: F401
+    PngImagePlugin,  # noqa: F401
+    PpmImagePlugin,  # noqa: F401
+    TiffImagePlugin,  # noqa: F401
+    WebPImagePlugin,  # noqa: F401
+)
 from torch import Tensor
 
 from protolith.data.sources.found import Progress
@@ -19,8 +29,8 @@ from protolith.errors import UserError
 
 Array = npt.NDArray[np.uint8]
 
-# What images are kept in. Pillow knows more, such as EPS, which it has another program run.
-FORMATS = ("JPEG", "MPO", "PNG", "BMP", "WEBP", "TIFF", "GIF", "PPM")
+# What images are kept in (JPEG includes MPO). Pillow knows more, such as EPS, which it hands to another program.
+FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "TIFF", "GIF", "PPM")
 LEAST_SIDE = 2  # pixels; a single one shows nothing
 CHUNK = 500  # images per piece of work, and so the step of the progress
 THREADS = max(1, min(4, os.cpu_count() or 1))  # Pillow decodes and resizes outside the interpreter lock
