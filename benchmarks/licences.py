@@ -7,8 +7,10 @@ From the packages' own metadata; nothing is asked of the network.
 
 import re
 import sys
+import tomllib
 from collections.abc import Iterable
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
+from pathlib import Path
 
 from packaging.requirements import Requirement
 
@@ -50,15 +52,17 @@ def needs(found: Distribution, extras: Iterable[str]) -> list[Requirement]:
     return [one for one in requirements if one.marker is None or any(one.marker.evaluate({"extra": e}) for e in chosen)]
 
 
-def closure(root: str, extras: Iterable[str]) -> tuple[dict[str, Distribution], dict[str, set[str]], set[str]]:
+def closure(roots: Iterable[Requirement]) -> tuple[dict[str, Distribution], dict[str, set[str]], set[str]]:
     """Every package that is needed, who needs it, and what is not installed."""
     found: dict[str, Distribution] = {}
     needed_by: dict[str, set[str]] = {}
     missing: set[str] = set()
-    waiting = [(root, frozenset(extras))]
+    waiting = [("–", one) for one in roots]
     seen: set[tuple[str, frozenset[str]]] = set()
     while waiting:
-        name, wanted = waiting.pop()
+        parent, one = waiting.pop()
+        name, wanted = name_of(one.name), frozenset(one.extras)
+        needed_by.setdefault(name, set()).add(parent)
         if (name, wanted) in seen:
             continue
         seen.add((name, wanted))
@@ -67,16 +71,14 @@ def closure(root: str, extras: Iterable[str]) -> tuple[dict[str, Distribution], 
         except PackageNotFoundError:
             missing.add(name)
             continue
-        for one in needs(found[name], wanted):
-            needed_by.setdefault(name_of(one.name), set()).add("–" if name == root else name)
-            waiting.append((name_of(one.name), frozenset(one.extras)))
+        waiting += [(name, inner) for inner in needs(found[name], wanted)]
     return found, needed_by, missing
 
 
-def table(root: str, extras: Iterable[str]) -> str:
-    found, needed_by, missing = closure(root, extras)
+def table(roots: Iterable[Requirement]) -> str:
+    found, needed_by, missing = closure(roots)
     lines = ["| package | version | licence | needed by |", "|---|---|---|---|"]
-    for name in sorted(found.keys() - {root}):
+    for name in sorted(found):
         parents = sorted(needed_by[name])
         shown = ", ".join(parents[:4]) + (f" and {len(parents) - 4} more" if len(parents) > 4 else "")
         lines.append(f"| {name} | {found[name].version} | {licence(found[name]).replace('|', '/')} | {shown} |")
@@ -86,8 +88,10 @@ def table(root: str, extras: Iterable[str]) -> str:
 
 
 def main() -> int:
-    extras = distribution("protolith").metadata.get_all("Provides-Extra") or []
-    print(f"{HEAD}\nExtras: {', '.join(sorted(extras))}.\n\n{table('protolith', extras)}")
+    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    asked = [*project["dependencies"], *(text for texts in extras.values() for text in texts)]
+    print(f"{HEAD}\nExtras: {', '.join(sorted(extras))}.\n\n{table(map(Requirement, asked))}")
     return 0
 
 

@@ -1,5 +1,7 @@
 """Configuration: settings, or one sentence. Plug-ins are left out: they are code, and running them is their purpose."""
 
+import contextlib
+
 from place import PLACE
 
 from protolith.errors import UserError
@@ -18,7 +20,5 @@ def one(data: bytes) -> None:
         assert resolve([read_toml(FILE)]) == config
     except UserError as error:
         assert len(str(error)) < 20_000
-    try:
+    with contextlib.suppress(UserError):
         parse_set(data.decode("utf-8", "replace").splitlines(), "fedavg")
-    except UserError:
-        pass
