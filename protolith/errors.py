@@ -12,6 +12,10 @@ class RunFailed(Exception):
     """The request was right, the work failed: exit code 1."""
 
 
+class DiskRefused(RunFailed):
+    """A disk took nothing more (full, read-only, not ours): nothing is lost, and the run can be resumed."""
+
+
 def unknown(what: str, given: str, allowed: Iterable[str]) -> UserError:
     """Build the error for a name that is not among the allowed ones, with the nearest right name."""
     names = list(allowed)

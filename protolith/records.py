@@ -1,7 +1,9 @@
 """Records: named tensors, the only thing that crosses a boundary (process, network or disk)."""
 
+import errno
 import json
 import os
+import struct
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -10,7 +12,10 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
+from safetensors.torch import load, save
 from torch import Tensor
+
+from protolith import files
 
 Record = dict[str, Tensor]
 TYPES = {
@@ -25,6 +30,13 @@ TYPES = {
     torch.uint8: "U8",
     torch.bool: "BOOL",
 }
+FORMAT = 1  # a later version that writes records in another way says so in their metadata; this one writes no number
+HEADER_BYTES = 64 << 20  # of a file: names and shapes of a million tensors
+MESSAGE_HEADER_BYTES = 4 << 20  # of a record in a message
+ENTRIES = 1_000_000
+NAME_LENGTH = 1000
+# What the library raises for content that is no record.
+FAULTS = (SafetensorError, OSError, ValueError, TypeError, KeyError, RuntimeError, OverflowError, MemoryError)
 
 
 class BadRecord(Exception):
@@ -63,16 +75,10 @@ def write(
     # The largest elements first, so that every tensor is aligned when the file is mapped.
     ordered = sorted(record.items(), key=lambda item: (-item[1].element_size(), item[0]))
     plain = [(name, tensor.detach().cpu().contiguous()) for name, tensor in ordered]
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with temporary.open("wb", buffering=0) as file:
-        file.write(_header(plain, about))
+    with files.writing(path, sync=sync) as file:
+        files.write_all(file, _header(plain, about))
         for _, tensor in plain:
-            left = memoryview(tensor.reshape(-1).view(torch.uint8).numpy().data)
-            while left:
-                left = left[file.write(left) :]
-        if sync:
-            os.fsync(file.fileno())
-    temporary.replace(path)
+            files.write_all(file, memoryview(tensor.reshape(-1).view(torch.uint8).numpy().data))
 
 
 def _header(tensors: list[tuple[str, Tensor]], about: Mapping[str, Any] | None) -> bytes:
@@ -96,29 +102,92 @@ def read(path: Path) -> Record:
 def read_with_about(path: Path) -> tuple[Record, dict[str, Any]]:
     """Read a record and what was written about it."""
     with _opened(path) as file:
-        return {name: file.get_tensor(name) for name in file.keys()}, _about(file)  # noqa: SIM118
+        return {name: _known(name, file.get_tensor(name)) for name in _names(file)}, _about(file, path)
 
 
 def read_about(path: Path) -> dict[str, Any]:
     """Read what was written about a record, without its tensors."""
     with _opened(path) as file:
-        return _about(file)
+        return _about(file, path)
+
+
+def from_bytes(content: bytes, most: int = MESSAGE_HEADER_BYTES) -> Record:
+    """Read a record that came as bytes; whatever is wrong with it is a BadRecord."""
+    try:
+        _check_length(content[:8], len(content), most)
+        record = load(content)
+        return {name: _known(name, record[name]) for name in _within(list(record))}
+    except FAULTS as error:
+        raise BadRecord(f"not a record: {_first_words(error)}") from None
+
+
+def to_bytes(record: Mapping[str, Tensor]) -> bytes:
+    """Write a record as bytes, for a message."""
+    return save({name: tensor.detach().cpu().contiguous() for name, tensor in record.items()})
 
 
 @contextmanager
 def _opened(path: Path) -> Iterator[Any]:
+    """Open a file with a record. That the file cannot be opened is an OSError; what is wrong inside, a BadRecord."""
+    if not path.is_file():  # a named pipe would be waited for
+        if path.exists():
+            raise BadRecord(f"{path}: not a regular file")
+        raise FileNotFoundError(errno.ENOENT, "No such file or directory", str(path))
+    with path.open("rb") as raw:
+        size = os.fstat(raw.fileno()).st_size
+        try:
+            _check_length(raw.read(8), size, HEADER_BYTES)
+        except ValueError as error:
+            raise BadRecord(f"{path}: {error}") from None
     try:
         with safe_open(str(path), framework="pt") as file:
             yield file
-    except FileNotFoundError:
-        raise
-    except (SafetensorError, OSError, ValueError) as error:
-        raise BadRecord(f"{path}: {error}") from error
+    except FAULTS as error:
+        raise BadRecord(f"{path}: {_first_words(error)}") from error
 
 
-def _about(file: Any) -> dict[str, Any]:
-    about: dict[str, Any] = json.loads((file.metadata() or {}).get("about", "{}"))
+def _check_length(start: bytes, size: int, most: int) -> None:
+    """Look at the length of the header before anything of it is read."""
+    if len(start) < 8:
+        raise ValueError(f"{size} bytes are too few for a record")
+    length = int(struct.unpack("<Q", start)[0])
+    if length > size - 8:
+        raise ValueError(f"its header claims {length:,} bytes, and the whole has {size:,}")
+    if length > most:
+        raise ValueError(f"its header has {length:,} bytes, and {most:,} are allowed")
+
+
+def _names(file: Any) -> list[str]:
+    return _within(list(file.keys()))
+
+
+def _within(names: list[str]) -> list[str]:
+    if len(names) > ENTRIES:
+        raise ValueError(f"it has {len(names):,} tensors, and {ENTRIES:,} are allowed")
+    if longest := next((name for name in names if len(name) > NAME_LENGTH), None):
+        raise ValueError(f"a name has {len(longest):,} letters, and {NAME_LENGTH:,} are allowed")
+    return names
+
+
+def _known(name: str, tensor: Tensor) -> Tensor:
+    if tensor.dtype not in TYPES:
+        raise ValueError(f"'{name}' is of type {tensor.dtype}, which no record has")
+    return tensor
+
+
+def _about(file: Any, path: Path) -> dict[str, Any]:
+    metadata = file.metadata() or {}
+    written = metadata.get("format", "1")
+    if problem := files.newer(path, int(written) if written.isdecimal() and len(written) < 9 else written, FORMAT):
+        raise problem
+    about = files.parse_json(metadata.get("about", "{}"))
+    if not isinstance(about, dict):
+        raise ValueError("what it says about itself is not a JSON object")
     return about
+
+
+def _first_words(error: BaseException) -> str:
+    return " ".join(str(error).split())[:300] or type(error).__name__
 
 
 @dataclass(frozen=True)

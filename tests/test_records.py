@@ -1,3 +1,5 @@
+import os
+
 import pytest
 import torch
 
@@ -105,3 +107,52 @@ def test_the_library_reads_what_is_written_whatever_the_type_and_shape(tmp_path,
             assert found.dtype == tensor.dtype and found.shape == tensor.shape and torch.equal(found, tensor)
     assert records.read_about(tmp_path / "a") == (about or {})
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]
+
+
+def with_header(text, rest=b""):
+    return len(text).to_bytes(8, "little") + text + rest
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        (1 << 62).to_bytes(8, "little") + b"{}",
+        with_header(b'{"a":{"dtype":"F32","shape":[1000000000000],"data_offsets":[0,4000000000000]}}', b"1234"),
+        with_header(b'{"a":{"dtype":"F8_E4M3","shape":[1],"data_offsets":[0,1]}}', b"x"),
+        with_header(b'{"' + b"n" * 1001 + b'":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}', b"x"),
+        with_header(b'{"__metadata__":{"about":"[1]"},"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}', b"x"),
+    ],
+)
+def test_what_claims_too_much_is_a_bad_record(tmp_path, content):
+    path = tmp_path / "r.safetensors"
+    path.write_bytes(content)
+    with pytest.raises(BadRecord):
+        records.read(path)
+    if b"metadata" not in content:  # a message has no words about it
+        with pytest.raises(BadRecord):
+            records.from_bytes(content)
+
+
+def test_a_long_header_is_refused_before_it_is_read(tmp_path, monkeypatch):
+    path = tmp_path / "r.safetensors"
+    records.write(path, example())
+    monkeypatch.setattr(records, "HEADER_BYTES", 10)
+    with pytest.raises(BadRecord, match="and 10 are allowed"):
+        records.read(path)
+    with pytest.raises(BadRecord, match="and 10 are allowed"):
+        records.from_bytes(path.read_bytes(), most=10)
+    monkeypatch.setattr(records, "HEADER_BYTES", 1 << 20)
+    monkeypatch.setattr(records, "ENTRIES", 2)
+    with pytest.raises(BadRecord, match="3 tensors, and 2 are allowed"):
+        records.read(path)
+
+
+def test_a_pipe_is_no_record_and_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(BadRecord, match="not a regular file"):
+        records.read(tmp_path / "pipe")
+
+
+def test_bytes_there_and_back():
+    found = records.from_bytes(records.to_bytes(example()))
+    assert all(torch.equal(found[name], tensor) for name, tensor in example().items())

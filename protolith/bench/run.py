@@ -10,7 +10,8 @@ from protolith.bench.measure import machine
 from protolith.bench.methods import method_cost
 from protolith.bench.parts import FULL, QUICK, Line, Size
 from protolith.errors import unknown
-from protolith.runs.directory import plain_json, write_text
+from protolith.files import write_text
+from protolith.runs.directory import plain_json
 
 WORSE = 0.15  # by how much a figure must differ before it is called worse
 

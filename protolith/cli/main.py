@@ -9,6 +9,7 @@ import typer
 
 from protolith.cli import bench, deploy, figures, lists, paper, report, run, tables, use
 from protolith.errors import RunFailed, UserError
+from protolith.files import refusal
 from protolith.runs.runner import Interrupted
 
 INTERRUPTED = 130  # what shells report for a program that was stopped by Ctrl-C
@@ -62,6 +63,10 @@ def main() -> NoReturn:
     except BrokenPipeError:  # the reader, such as `head`, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         sys.exit(0)
+    except OSError as error:  # a full disk, a directory that may only be read, a file that went away
+        if (reason := refusal(error)) is None:
+            raise
+        _leave(f"a file cannot be read or written ({reason}).", 1)
     except Exception as error:
         # Typer's own complaints about options (the class is click's, or typer's copy of it, by version).
         if hasattr(error, "format_message"):

@@ -12,6 +12,7 @@ from protolith.experiments.paper import Experiment, Reduction, experiments, get_
 from protolith.experiments.render import render
 from protolith.experiments.sweep import run_sweep
 from protolith.experiments.table import Table
+from protolith.files import write_text
 
 
 def paper(
@@ -62,7 +63,7 @@ def paper(
         print_json([as_json(table) for table in found])
     elif found:
         print(render(found, format), end="")
-        (out / f"{experiment.id}.md").write_text(render(found, "md"))
+        write_text(out / f"{experiment.id}.md", render(found, "md"))
     from protolith.report.paper_figures import draw_experiment  # takes a second to import
 
     for path in draw_experiment(experiment, reduction, planned, out):

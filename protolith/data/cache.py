@@ -129,7 +129,7 @@ def candidates(cache: Path, name: str, size: int) -> Iterator[tuple[Path, Header
 
 def _stem(name: str, size: int) -> str:
     readable = "".join(letter if letter.isalnum() or letter in "-_" else "_" for letter in name)
-    return f"{readable}-{size}px-"
+    return f"{readable[:100]}-{size}px-"
 
 
 def _split(tensors: records.Record, prefix: str) -> Split:

@@ -6,7 +6,8 @@ import uuid
 from typing import Any
 
 from protolith.engines.flower.wire import SiteFacts
-from protolith.runs.directory import RunDirectory, write_text
+from protolith.files import write_text
+from protolith.runs.directory import RunDirectory
 
 
 class RunNote:

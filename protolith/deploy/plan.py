@@ -51,6 +51,7 @@ class Deployment:
     def plan(self) -> Plan:
         """What deployment.toml says."""
         plan = validated(Plan, read_toml(self.path / "deployment.toml"))
+        check_names(plan.sites, plan.host)  # they become folders, also where the file was changed by hand
         if plan.quorum > len(plan.sites):
             raise UserError(f"quorum = {plan.quorum}: the deployment has only {len(plan.sites)} site(s).")
         return plan

@@ -14,8 +14,9 @@ from protolith.engines.flower.wire import Exchange, Reply, Request, SiteFacts, h
 from protolith.errors import RunFailed, UserError
 from protolith.federation.local_update import Workplace
 from protolith.federation.setup import Setup
+from protolith.files import write_text
 from protolith.runs import runner
-from protolith.runs.directory import Metrics, RunDirectory, write_text
+from protolith.runs.directory import Metrics, RunDirectory
 from protolith.runs.runner import Observer
 
 OpenExchange = Callable[[Mapping[str, int]], Exchange]
@@ -80,13 +81,24 @@ def _ask_facts(deployment: Deployment, exchange: Exchange, directory: RunDirecto
         reply = replies.get(site, Reply(site, error="not connected"))
         if reply.error:
             raise RunFailed(f"a run begins when all sites are there, and {site} is not: {reply.error}")
-    facts = [SiteFacts.from_plain(replies[site].about["facts"]) for site in sites]
+    facts = [_facts(site, replies[site]) for site in sites]
     if config.task in TASKS:
         classes = TASKS[config.task].classes
     else:  # as for a folder of sites: the classes of all of them, and a site may lack some
         classes = tuple(sorted({name for one in facts for name in one.classes}))
     facts = [replace(one, classes=classes) for one in facts]
     note.keep_facts(facts)
+    return facts
+
+
+def _facts(site: str, reply: Reply) -> SiteFacts:
+    """What a site says of itself; it may not speak for another."""
+    try:
+        facts = SiteFacts.from_plain(reply.about["facts"])
+        if facts.name != site:
+            raise ValueError("it calls itself by another name")
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise RunFailed(f"{site} sent facts that cannot be used ({error}).") from None
     return facts
 
 

@@ -16,11 +16,13 @@ from typing import Any
 from protolith import records
 from protolith.data.domain import Task
 from protolith.data.protocols import TestSet
+from protolith.engines.messages import LINE, read_line, read_trained
 from protolith.engines.spool import make_spool
-from protolith.errors import RunFailed, UserError
+from protolith.errors import DiskRefused, RunFailed, UserError
 from protolith.evaluation.accuracy import chunks
 from protolith.federation.engine import Job, Result
 from protolith.federation.setup import Setup
+from protolith.files import write_text
 from protolith.records import Broadcast, Record, Upload, under_prefix
 
 ATTEMPTS = 3
@@ -57,13 +59,12 @@ class WorkerProcess:
         assert self.process.stdin is not None and self.process.stdout is not None
         try:
             self.process.stdin.write(json.dumps(message) + "\n")
-            line = self.process.stdout.readline()
-        except (OSError, ValueError) as error:
+            line = self.process.stdout.readline(LINE + 1)
+            if not line.endswith("\n"):
+                raise WorkerDied
+            return read_line(line)
+        except (OSError, ValueError) as error:  # what is no answer comes from a process that has lost its way
             raise WorkerDied from error
-        if not line.endswith("\n"):
-            raise WorkerDied
-        answer: dict[str, Any] = json.loads(line)
-        return answer
 
     def end(self) -> None:
         """End the process, whatever it is doing."""
@@ -82,10 +83,13 @@ class LocalEngine:
         if task.file is None:
             raise ValueError("worker processes need the task as a file")
         self.tests = tests
-        self.spool = make_spool()
         settings = setup.model_dump(mode="json", include=set(Setup.model_fields))
-        start = {"setup": settings, "task": str(task.file)}
-        (self.spool / "start.json").write_text(json.dumps(start))
+        self.spool = make_spool()
+        try:
+            write_text(self.spool / "start.json", json.dumps({"setup": settings, "task": str(task.file)}))
+        except OSError:
+            shutil.rmtree(self.spool, ignore_errors=True)
+            raise
         # How many jobs may be out of order, so that the uploads that wait for their turn stay within bounds.
         self._group = max(2 * workers, min(64, AHEAD // max(1, model_bytes)))
         self._closed = False
@@ -129,18 +133,22 @@ class LocalEngine:
                 "model_out": str(job.model_out) if job.model_out else "",
             },
         )
+        try:
+            said = read_trained(answer)
+        except ValueError as error:
+            raise RunFailed(f"client {job.name} gave an answer that cannot be used: {error}.") from None
         record = records.read(upload_file)
         for file in (upload_file, knowledge_file):
             with contextlib.suppress(OSError):  # a mapped file cannot be removed everywhere; the spool goes later
                 file.unlink()
         upload = Upload(
             job.client,
-            answer["count"],
+            said.count,
             under_prefix("weights", record),
             under_prefix("knowledge", record),
-            answer["metrics"],
+            said.metrics,
         )
-        return Result(upload, answer["remembered"])
+        return Result(upload, said.remembered)
 
     def evaluate(self, weights: Record, knowledge: Record) -> dict[str, float]:
         """Test weights on every test set, in chunks."""
@@ -179,6 +187,7 @@ class LocalEngine:
             except WorkerDied:
                 if self._closed:
                     raise
+                worker.process.kill()  # it may still be there, and have answered nonsense
                 code = worker.process.wait()
                 problem = f"its worker process ended with code {code}"
                 worker = self._replace(worker)
@@ -189,6 +198,8 @@ class LocalEngine:
                 return answer
             if answer.get("user"):
                 raise UserError(answer["error"])
+            if answer.get("disk"):
+                raise DiskRefused(answer["error"])
             problem = answer["error"]
             print(answer["trace"], file=sys.stderr)
         raise RunFailed(f"{who} failed {ATTEMPTS} times: {problem}.")

@@ -5,6 +5,8 @@ import shutil
 import tempfile
 from pathlib import Path
 
+from protolith.files import alive
+
 MEMORY = Path("/dev/shm")
 PREFIX = "protolith-spool-"
 LEAST_FREE = 2 << 30  # a smaller memory disk (as in a default container) would run full
@@ -15,18 +17,7 @@ def make_spool() -> Path:
     in_memory = MEMORY.is_dir() and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free >= LEAST_FREE
     place = MEMORY if in_memory else Path(tempfile.gettempdir())
     for old in place.glob(f"{PREFIX}*"):
-        if not _alive(old.name.removeprefix(PREFIX).split("-")[0]):
+        pid = old.name.removeprefix(PREFIX).split("-")[0]
+        if pid.isascii() and pid.isdigit() and not alive(int(pid)):
             shutil.rmtree(old, ignore_errors=True)
     return Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=place))
-
-
-def _alive(pid: str) -> bool:
-    if os.name != "posix" or not pid.isdigit():
-        return True
-    try:
-        os.kill(int(pid), 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True

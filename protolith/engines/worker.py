@@ -20,6 +20,7 @@ from protolith.errors import UserError
 from protolith.evaluation.accuracy import Chunk
 from protolith.federation.local_update import Workplace
 from protolith.federation.setup import Setup
+from protolith.files import refusal
 from protolith.methods.registry import load_plugin
 from protolith.records import Broadcast, Record, with_prefix
 
@@ -39,8 +40,12 @@ class Worker:
             return {"ok": True, **(self._train(message) if message["kind"] == "train" else self._evaluate(message))}
         except UserError as error:
             return {"ok": False, "error": str(error), "user": True}
+        except OSError as error:
+            if reason := refusal(error):  # running the job again would not help
+                return {"ok": False, "error": reason, "disk": True}
+            return _fault(error)
         except Exception as error:
-            return {"ok": False, "error": f"{type(error).__name__}: {error}", "trace": traceback.format_exc()}
+            return _fault(error)
 
     def _record(self, part: str, path: str) -> Record:
         """Read a record of the broadcast, unless it is the one that was read last."""
@@ -67,6 +72,10 @@ class Worker:
         knowledge = self._record("knowledge", message["knowledge"])
         chunk = Chunk(*message["chunk"])
         return {"correct": self.workplace.count_correct(weights, knowledge, chunk)}
+
+
+def _fault(error: Exception) -> Message:
+    return {"ok": False, "error": f"{type(error).__name__}: {error}", "trace": traceback.format_exc()}
 
 
 def read_lines(source: TextIO, lines: "queue.SimpleQueue[str]", spool: Path) -> None:

@@ -2,9 +2,10 @@
 
 The configuration is the first line of its standard input. The rest of the input is a life line: when it
 closes, the process ends at once, so that no job outlives its sweep. What it prints is the job's log.
-Exit codes: 0 done, 1 failed, 2 the request was wrong, 130 stopped.
+Exit codes: 0 done, 1 failed, 2 the request was wrong, 74 the disk takes nothing more, 130 stopped.
 """
 
+import contextlib
 import json
 import os
 import signal
@@ -15,13 +16,14 @@ import traceback
 from pathlib import Path
 
 from protolith.data.tasks import load_task
-from protolith.errors import RunFailed, UserError
-from protolith.experiments.sweep import PLACE, STOPPED, write_failure
+from protolith.errors import DiskRefused, RunFailed, UserError
+from protolith.experiments.sweep import DISK, PLACE, STOPPED, write_failure
 from protolith.federation.local_update import Workplace
+from protolith.files import refusal, write_text
 from protolith.methods.registry import load_plugin
 from protolith.runs import runner
 from protolith.runs.config import RunConfig, complete_for, to_toml, validated
-from protolith.runs.directory import Metrics, RunDirectory, write_text
+from protolith.runs.directory import Metrics, RunDirectory
 from protolith.runs.runner import Interrupted, Observer
 
 
@@ -31,8 +33,9 @@ class Log(Observer):
     rounds = 0
 
     def say(self, text: str) -> None:
-        """Write a sentence."""
-        print(time.strftime("%Y-%m-%d %H:%M:%S"), text, flush=True)
+        """Write a sentence; a log that cannot be written must not end a run."""
+        with contextlib.suppress(OSError):
+            print(time.strftime("%Y-%m-%d %H:%M:%S"), text, flush=True)
 
     def started(self, config: RunConfig, directory: RunDirectory, first_round: int, workers: int) -> None:
         """Write where the run begins."""
@@ -62,8 +65,15 @@ def execute(config: RunConfig, path: Path, workers: int, log: Log) -> int:
         return STOPPED
     except UserError as error:
         return _failed(path, str(error), 2, log)
+    except DiskRefused as error:
+        return _failed(path, str(error), DISK, log)
     except RunFailed as error:
         return _failed(path, str(error), 1, log)
+    except OSError as error:
+        if refused := refusal(error):
+            return _failed(path, refused, DISK, log)
+        traceback.print_exc()
+        return _failed(path, f"{type(error).__name__}: {error}", 1, log)
     except Exception as error:
         traceback.print_exc()
         return _failed(path, f"{type(error).__name__}: {error}", 1, log)
@@ -88,16 +98,14 @@ def _created(config: RunConfig, path: Path, log: Log) -> RunDirectory:
     task = load_task(config.task, data=data, size=config.size, progress=log.say, skip_bad=config.skip_bad)
     config = complete_for(config, task)
     Workplace(config, task)  # refuses what cannot work before anything is written
-    for leftover in path.glob(".*.toml.*"):  # of a process that was killed while it wrote the configuration
-        leftover.unlink()
     return RunDirectory.create(path, config)
 
 
 def _failed(path: Path, sentence: str, code: int, log: Log) -> int:
     log.say(f"failed: {sentence}")
-    if not RunDirectory(path).is_locked():  # otherwise the run is another process's, and so is its fate
-        write_failure(path, sentence)
-    return code
+    if RunDirectory(path).is_locked():  # the run is another process's, and so is its fate
+        return code
+    return code if write_failure(path, sentence) else DISK
 
 
 def _end_with_input() -> None:

@@ -15,9 +15,10 @@ from typing import Literal
 
 from protolith.errors import UserError
 from protolith.federation.local_update import choose_device
+from protolith.files import read_json, write_text
 from protolith.methods.registry import get_method
 from protolith.runs.config import RunConfig
-from protolith.runs.directory import RunDirectory, write_text
+from protolith.runs.directory import RunDirectory
 from protolith.runs.runner import Interrupted
 
 State = Literal["new", "running", "stopped", "failed", "done"]
@@ -25,6 +26,8 @@ State = Literal["new", "running", "stopped", "failed", "done"]
 # Where and how a run is executed does not change what comes out.
 PLACE = ("workers", "engine", "deployment", "address", "device", "data", "checkpoint_every", "diagnostics")
 STOPPED = 130  # a job's exit code after Ctrl-C
+DISK = 74  # a job's exit code when the disk takes nothing more, so that it can leave no word
+NO_ROOM = "its files cannot be written: the disk is full, or may only be read; the same command goes on from there"
 TICK = 0.1  # seconds between looks at the processes
 LOOK = 1.0  # seconds between looks at their metrics
 PATIENCE = 15.0  # seconds for a job that another process holds: perhaps that one is just ending
@@ -45,7 +48,7 @@ def job_name(config: RunConfig) -> str:
 
 def state(path: Path) -> State:
     """How far the job in a directory is."""
-    if (path / "summary.json").exists():
+    if RunDirectory(path).summary() is not None:
         return "done"
     if RunDirectory(path).is_locked():
         return "running"
@@ -57,16 +60,19 @@ def state(path: Path) -> State:
 def failure(path: Path) -> str:
     """What went wrong in a job's last attempt; empty if nothing did."""
     try:
-        return str(json.loads((path / "failed.json").read_text())["error"])
+        return str(read_json(path / "failed.json")["error"])
     except (OSError, ValueError, LookupError):
         return ""
 
 
-def write_failure(path: Path, sentence: str) -> None:
-    """Leave word of what went wrong."""
-    with contextlib.suppress(OSError):  # where it cannot be written, the log has it
+def write_failure(path: Path, sentence: str) -> bool:
+    """Leave word of what went wrong; tell whether it could be written."""
+    try:
         path.mkdir(parents=True, exist_ok=True)
         write_text(path / "failed.json", json.dumps({"error": sentence}) + "\n")
+    except OSError:  # the log may have it
+        return False
+    return True
 
 
 def log_file(path: Path) -> Path:
@@ -183,7 +189,7 @@ class Job:
     def _fail(self, code: int) -> None:
         if not (sentence := failure(self.path)):
             how = f"by signal {-code}" if code < 0 else f"with code {code}"
-            sentence = f"its process ended {how}"
+            sentence = NO_ROOM if code == DISK else f"its process ended {how}"
             write_failure(self.path, sentence)
         self.state, self.error = "failed", sentence
 
@@ -343,7 +349,7 @@ class _Sweep:
                 job.look()
                 self.observer.ended(job, self.standing())
             elif found == "running":
-                job.state, job.error = "failed", "another process is working on it"
+                job.state, job.error = "failed", f"another process is working on it{RunDirectory(job.path).holder()}"
                 self.observer.ended(job, self.standing())
             else:
                 self._start(job)

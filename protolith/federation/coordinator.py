@@ -16,6 +16,7 @@ from protolith.evaluation.cross import client_matrix, cross_domain
 from protolith.federation.engine import Engine, Job, Result
 from protolith.federation.guards import Guard
 from protolith.federation.setup import Setup
+from protolith.files import file_name
 from protolith.methods.fedavg import Server
 from protolith.records import Broadcast, Record, Upload, under_prefix
 
@@ -113,7 +114,7 @@ class Coordinator:
         """Where a client's own model is kept."""
         assert self.models is not None
         self.models.mkdir(exist_ok=True)
-        return self.models / f"{self.allocation.clients[client].name}.safetensors"
+        return self.models / f"{file_name(self.allocation.clients[client].name)}.safetensors"
 
     def counts_in_the_end(self, round_: int) -> bool:
         """Tell whether a round is one of those that make the result."""

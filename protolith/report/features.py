@@ -20,6 +20,7 @@ from protolith.errors import UserError, unknown
 from protolith.evaluation.accuracy import BATCH
 from protolith.evaluation.sample import draw as draw
 from protolith.federation.local_update import choose_device, one_thread
+from protolith.files import file_name
 from protolith.methods.fedavg import load_weights
 from protolith.methods.registry import load_plugin
 from protolith.models import Network, build_model
@@ -111,9 +112,9 @@ def client_models(run: RunDirectory) -> dict[str, Path]:
     found: dict[str, Path] = {}
     for domain, clients in run.config().protocol.clients.items():
         names = [f"{domain}{mark}-{index + 1}" for index in range(clients) for mark in ("", "*")]
-        files = (run.path / "models" / f"{name}.safetensors" for name in names)
-        if first := next((file for file in files if file.is_file()), None):
-            found[first.stem] = first
+        files = {name: run.path / "models" / f"{file_name(name)}.safetensors" for name in names}
+        if first := next((name for name, file in files.items() if file.is_file()), None):
+            found[first] = files[first]
     return found
 
 

@@ -1,5 +1,6 @@
 """How the figures look: one look for each method in all of them, and the sizes and fonts of a paper."""
 
+import io
 import math
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,6 +17,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from protolith.errors import UserError
+from protolith.files import write_bytes
 
 # Okabe and Ito's colours, which people with every kind of colour vision can tell apart, without the yellow that
 # white paper swallows.
@@ -301,9 +303,12 @@ def save(figure: Figure, path: Path) -> list[Path]:
     written = [stem.with_name(stem.name + suffix) for suffix in (".pdf", ".png")]
     try:
         stem.parent.mkdir(parents=True, exist_ok=True)
+        pdf, png = io.BytesIO(), io.BytesIO()
         with paper():
-            figure.savefig(written[0], metadata={"CreationDate": None})
-            figure.savefig(written[1])
+            figure.savefig(pdf, format="pdf", metadata={"CreationDate": None})
+            figure.savefig(png, format="png")
+        for file, content in zip(written, (pdf, png), strict=True):
+            write_bytes(file, content.getvalue())
     except OSError as error:
         raise UserError(f"the figure cannot be written to {path}: {error.strerror or error}.") from None
     return written

@@ -1,19 +1,35 @@
 """Checkpoints: complete or absent, checked when read; the one before is kept."""
 
 import hashlib
-import json
-import os
+import re
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from protolith import records
+from pydantic import BaseModel, ConfigDict, Field
+
+from protolith import files, records
 from protolith.federation.coordinator import Progress
+from protolith.files import write_text
 from protolith.records import BadRecord, Record
-from protolith.runs.directory import write_text
 
 KEPT = 2
+FORMAT = 1  # a later version that writes checkpoints in another way raises the number
+STATE, PROGRESS = "server.safetensors", "progress.json"
+NAME = re.compile(r"round-([0-9]{6,9})")
+
+
+class Description(BaseModel):
+    """What progress.json says."""
+
+    model_config = ConfigDict(frozen=True)
+
+    format: int = FORMAT
+    round: int = Field(ge=0)
+    memories: dict[int, int]
+    own_accuracy: dict[int, dict[str, float]]
+    sha256: str
 
 
 @dataclass(frozen=True)
@@ -38,44 +54,56 @@ class Checkpoints:
         temporary = self.folder / f".{final.name}"
         for leftover in (temporary, final):
             shutil.rmtree(leftover, ignore_errors=True)
-        temporary.mkdir()
-        records.write(temporary / "server.safetensors", state, sync=True)
-        description = {
-            "round": progress.round,
-            "memories": progress.memories,
-            "own_accuracy": progress.own_accuracy,
-            "sha256": _sha256(temporary / "server.safetensors"),
-        }
-        write_text(temporary / "progress.json", json.dumps(description))
-        temporary.rename(final)
-        _sync_folder(self.folder)
+        try:
+            temporary.mkdir()
+            records.write(temporary / STATE, state, sync=True)
+            description = Description(
+                round=progress.round,
+                memories=progress.memories,
+                own_accuracy=progress.own_accuracy,
+                sha256=_sha256(temporary / STATE),
+            )
+            write_text(temporary / PROGRESS, description.model_dump_json())
+            files.sync_folder(temporary)
+            temporary.rename(final)
+        except OSError:
+            shutil.rmtree(temporary, ignore_errors=True)  # half a checkpoint only takes room
+            raise
+        files.sync_folder(self.folder)
         self._remove_old()
 
     def latest(self, say: Callable[[str], None]) -> Checkpoint | None:
-        """Read the newest checkpoint that is whole; say so when a newer one is not."""
+        """Read the newest checkpoint that is whole; say so when a newer one is not.
+
+        One that cannot be opened at all, or is of a newer version, is not damaged: it stays, and the error is the
+        caller's.
+        """
+        for leftover in self.folder.glob(".round-*"):  # of a process that was killed
+            shutil.rmtree(leftover, ignore_errors=True)
         for folder in self._newest_first():
             try:
                 return self._read(folder)
-            except (OSError, BadRecord, ValueError, KeyError, TypeError) as error:
-                reason = " ".join(str(error).split()) or type(error).__name__
+            except (FileNotFoundError, NotADirectoryError, BadRecord, ValueError) as error:
+                reason = " ".join(str(error).split())[:300] or type(error).__name__
                 say(f"checkpoint {folder.name} is damaged ({reason}); going back to the one before.")
                 shutil.rmtree(folder, ignore_errors=True)
         return None
 
     def _read(self, folder: Path) -> Checkpoint:
-        found = json.loads((folder / "progress.json").read_text())
-        if _sha256(folder / "server.safetensors") != found["sha256"]:
-            raise ValueError("server.safetensors does not have the expected content")
-        memories = {int(client): int(round_) for client, round_ in found["memories"].items()}
-        for client, round_ in memories.items():
+        found = describe(folder)
+        if f"round-{found.round:06d}" != folder.name:
+            raise ValueError(f"it says that it is of round {found.round}")
+        if _sha256(folder / STATE) != found.sha256:
+            raise ValueError(f"{STATE} does not have the expected content")
+        for client, round_ in found.memories.items():
             records.read(self.memory_file(client, round_))
-        own = {int(client): accuracy for client, accuracy in found["own_accuracy"].items()}
         # Copied, because the files of a checkpoint are removed while the run goes on.
-        state = records.clone(records.read(folder / "server.safetensors"))
-        return Checkpoint(state, Progress(int(found["round"]), memories, own))
+        state = records.clone(records.read(folder / STATE))
+        return Checkpoint(state, Progress(found.round, dict(found.memories), dict(found.own_accuracy)))
 
     def _newest_first(self) -> list[Path]:
-        return sorted(self.folder.glob("round-*"), reverse=True)
+        found = [folder for folder in self.folder.iterdir() if NAME.fullmatch(folder.name)]
+        return sorted(found, key=lambda folder: int(folder.name.removeprefix("round-")), reverse=True)
 
     def _remove_old(self) -> None:
         folders = self._newest_first()
@@ -83,22 +111,25 @@ class Checkpoints:
             shutil.rmtree(folder, ignore_errors=True)
         needed: set[Path] = set()
         for folder in folders[:KEPT]:
-            memories = json.loads((folder / "progress.json").read_text())["memories"]
-            needed |= {self.memory_file(int(client), int(round_)) for client, round_ in memories.items()}
+            try:
+                memories = describe(folder).memories
+            except (OSError, ValueError):  # a damaged one needs nothing: nobody can go back to it
+                continue
+            needed |= {self.memory_file(client, round_) for client, round_ in memories.items()}
         for file in self.memory_file(0, 0).parent.glob("client-*.safetensors"):
             if file not in needed:
                 file.unlink(missing_ok=True)
 
 
+def describe(folder: Path) -> Description:
+    """Read what a checkpoint says about itself; ValueError when it is damaged."""
+    path = folder / PROGRESS
+    values = files.read_json(path)
+    if problem := files.newer(path, values.get("format", 1), FORMAT):
+        raise problem
+    return Description.model_validate(values)
+
+
 def _sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _sync_folder(folder: Path) -> None:
-    if os.name == "posix":
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)

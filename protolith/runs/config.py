@@ -8,6 +8,7 @@ from typing import Any, Literal, TypeVar
 import tomli_w
 from pydantic import BaseModel, Field, ValidationError
 
+from protolith import files
 from protolith.data.domain import Task
 from protolith.data.protocols import PROTOCOLS, complete
 from protolith.errors import UserError, unknown
@@ -15,6 +16,10 @@ from protolith.federation.setup import Setup
 from protolith.methods.registry import get_method, load_plugin
 from protolith.models import model_names
 from protolith.runs.defaults import Tree, default_protocol, defaults_for
+
+FORMAT = 1  # of config.toml; a later version that changes it raises the number
+CONFIG_BYTES = 1 << 20
+SHOWN = 200  # letters of a wrong value that an error shows
 
 
 class RunConfig(Setup):
@@ -52,6 +57,7 @@ def resolve(layers: Iterable[Mapping[str, Any]]) -> RunConfig:
     given: Tree = {}
     for layer in layers:
         given = merge(given, layer)
+    _refuse_misshapen(given)
     for plugin in given.get("plugins", []):
         load_plugin(str(plugin))
     method = get_method(str(given.get("method", "fedavg")))
@@ -68,6 +74,15 @@ def resolve(layers: Iterable[Mapping[str, Any]]) -> RunConfig:
         raise unknown("model", str(model), model_names())
     params = validated(method.params, tree.get("params", {}), "params.")
     return validated(RunConfig, {**tree, "params": params.model_dump()})
+
+
+def _refuse_misshapen(given: Tree) -> None:
+    """Refuse a value where a table is needed, before it is looked into."""
+    for name in ("protocol", "model", "training", "params"):
+        if not isinstance(given.get(name, {}), dict):
+            raise UserError(f"{name} = {str(given[name])[:SHOWN]!r}: it is a table; write [{name}] above its settings.")
+    if not isinstance(given.get("plugins", []), list):
+        raise UserError(f'plugins = {str(given["plugins"])[:SHOWN]!r}: it is a list, such as ["my_method.py"].')
 
 
 def complete_for(config: RunConfig, task: Task) -> RunConfig:
@@ -87,7 +102,9 @@ def validated(kind: type[Settings], values: Mapping[str, Any], prefix: str = "")
         places = [str(part) for part in fault["loc"]]
         if fault["type"] == "extra_forbidden":
             raise unknown("key", prefix + ".".join(places), [prefix + name for name in keys_of(kind)]) from None
-        raise UserError(f"{prefix}{'.'.join(places)} = {fault['input']!r}: {fault['msg'].lower()}.") from None
+        given, place = repr(fault["input"]), prefix + ".".join(places)
+        shown = given if len(given) <= SHOWN else f"{given[:SHOWN]}…"
+        raise UserError(f"{place} = {shown}: {fault['msg'].lower()}.") from None
 
 
 def keys_of(kind: type[BaseModel], prefix: str = "") -> list[str]:
@@ -138,21 +155,32 @@ def _value(text: str) -> Any:
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
     try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+        return parse_toml(f"value = {text}")["value"]
+    except ValueError:
         return text
 
 
 def read_toml(path: Path) -> Tree:
-    """Read a configuration file."""
+    """Read a configuration file; one of a newer version is refused."""
     try:
-        return tomllib.loads(path.read_text())
+        tree = parse_toml(files.read_text(path, CONFIG_BYTES))
     except FileNotFoundError:
         raise UserError(f"the configuration file {path} does not exist.") from None
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise UserError(f"the configuration file {path} cannot be read: {error}.") from None
+    if problem := files.newer(f"the configuration file {path}", tree.pop("format", FORMAT), FORMAT):
+        raise problem
+    return tree
+
+
+def parse_toml(text: str) -> Tree:
+    """Read TOML from outside: whatever is wrong with it is a ValueError."""
+    try:
+        return tomllib.loads(text)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
 
 
 def to_toml(config: RunConfig) -> str:
     """Write a configuration out, complete."""
-    return tomli_w.dumps(config.model_dump(mode="json"))
+    return tomli_w.dumps({"format": FORMAT, **config.model_dump(mode="json")})

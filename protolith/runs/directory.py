@@ -4,28 +4,24 @@ import json
 import math
 import os
 import platform
-from collections.abc import Mapping
-from contextlib import AbstractContextManager
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock, Timeout
 
+from protolith import files
 from protolith.errors import UserError
+from protolith.files import write_text
 from protolith.runs.config import RunConfig, read_toml, to_toml, validated
 
 Metrics = dict[str, Any]
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a file that is complete under its name, or not there at all."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with temporary.open("w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+FORMAT = 1  # of summary.json; a later version that changes it raises the number
+LOCK, HOLDER = ".lock", ".holder.json"
+METRICS_BYTES = 4 << 30  # of metrics.jsonl
 
 
 def plain_json(value: Any) -> Any:
@@ -54,22 +50,29 @@ class RunDirectory:
     def __init__(self, path: Path) -> None:
         self.path = path
         # Not at once: `is_locked`, called by somebody else, holds the lock for a moment too.
-        self._lock = FileLock(str(path / ".lock"), timeout=0.3)
+        self._lock = FileLock(str(path / LOCK), timeout=0.3)
 
     @classmethod
     def create(cls, path: Path, config: RunConfig) -> "RunDirectory":
         """Make the directory of a new run; it must not hold anything yet."""
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        directory = cls(path)
+        directory._refuse_occupied()  # before a lock is left in somebody's folder
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            with directory.lock():
+                directory._refuse_occupied()  # again: of two that begin at once, the second finds the first
+                write_text(path / "config.toml", to_toml(config))
+        except OSError as error:
+            raise UserError(f"--out {path} cannot be written: {error.strerror}.") from None
+        return directory
+
+    def _refuse_occupied(self) -> None:
+        path = self.path
+        if path.exists() and (not path.is_dir() or any(not _left_behind(file) for file in path.iterdir())):
             held = "another run" if (path / "config.toml").exists() else "other files"
             raise UserError(
                 f"--out {path} holds {held} already: choose another directory, or go on with `protolith resume {path}`."
             )
-        try:
-            path.mkdir(parents=True, exist_ok=True)
-            write_text(path / "config.toml", to_toml(config))
-        except OSError as error:
-            raise UserError(f"--out {path} cannot be written: {error.strerror}.") from None
-        return cls(path)
 
     @classmethod
     def open(cls, path: Path) -> "RunDirectory":
@@ -78,16 +81,42 @@ class RunDirectory:
             raise UserError(f"{path} is not a run directory: it has no config.toml.")
         return cls(path)
 
-    def lock(self) -> AbstractContextManager[object]:
-        """Make sure that no other process works here, until the context ends."""
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Make sure that no other process works here, until the context ends; the lock names who does."""
         try:
-            return self._lock.acquire()
+            held = self._lock.acquire()
         except Timeout:
-            raise UserError(f"another process is working on the run in {self.path}.") from None
+            raise UserError(f"another process is working on the run in {self.path}{self.holder()}.") from None
+        except OSError as error:
+            raise UserError(f"the run in {self.path} cannot be written: {(error.strerror or str(error))}.") from None
+        with held:
+            self._name_holder()
+            try:
+                yield
+            finally:
+                with suppress(OSError):
+                    (self.path / HOLDER).unlink(missing_ok=True)
+
+    def _name_holder(self) -> None:
+        holder = {"pid": os.getpid(), "host": platform.node(), "since": time.strftime("%Y-%m-%d %H:%M:%S %z")}
+        with suppress(OSError):  # on a full disk the lock holds all the same; it only has no name
+            write_text(self.path / HOLDER, json.dumps(holder) + "\n")
+
+    def holder(self) -> str:
+        """Who holds the lock, as the end of a sentence; empty where that is not known."""
+        try:
+            found = files.read_json(self.path / HOLDER, 10_000)
+            pid, host, since = int(found["pid"]), str(found["host"])[:80], str(found["since"])[:40]
+        except (OSError, ValueError, LookupError, TypeError, OverflowError):
+            return ""
+        if host == platform.node() and not files.alive(pid):  # of one before, which was killed
+            return ""
+        return f" (process {pid} on {files.printable(host)}, since {files.printable(since)})"
 
     def is_locked(self) -> bool:
         """Tell whether a process works here."""
-        file = self.path / ".lock"
+        file = self.path / LOCK
         if not file.exists():
             return False
         try:
@@ -95,6 +124,13 @@ class RunDirectory:
                 return False
         except Timeout:
             return True
+        except OSError:  # where nothing can be written, nobody is at work
+            return False
+
+    def remove_parts(self) -> None:
+        """Remove what killed processes left half written; only for the one who holds the lock."""
+        for folder in (self.path, *(self.path / name for name in ("memory", "models", "diagnostics"))):
+            files.remove_parts(folder)
 
     def config(self) -> RunConfig:
         """The run's resolved configuration."""
@@ -118,31 +154,43 @@ class RunDirectory:
         """Add a round's line."""
         with (self.path / "metrics.jsonl").open("a") as file:
             file.write(json.dumps(plain_json(line)) + "\n")
+            file.flush()
+            os.fsync(file.fileno())  # no checkpoint may be ahead of it, also when the power fails
 
     def metrics(self) -> list[Metrics]:
-        """The rounds' lines; a line that was cut off by a crash is left out."""
+        """The rounds' lines; a line that was cut off by a crash, or is damaged, is left out."""
         path = self.path / "metrics.jsonl"
         lines: list[Metrics] = []
-        for text in path.read_text().splitlines() if path.exists() else []:
-            try:
-                lines.append(json.loads(text))
-            except json.JSONDecodeError:
-                break
+        for text in files.read_bytes(path, METRICS_BYTES).splitlines() if path.is_file() else []:
+            with suppress(ValueError):
+                line = files.parse_json(text)
+                if isinstance(line, dict) and isinstance(line.get("round"), int):
+                    lines.append(line)
         return lines
 
-    def keep_metrics_before(self, round_: int) -> None:
-        """Drop the lines of rounds that will be run again."""
+    def keep_metrics_before(self, round_: int) -> int:
+        """Drop the lines of rounds that will be run again; say how many are missing of those before."""
         kept = [line for line in self.metrics() if line["round"] < round_]
         write_text(self.path / "metrics.jsonl", "".join(json.dumps(line) + "\n" for line in kept))
+        return round_ - len({line["round"] for line in kept})
 
     def summary(self) -> Metrics | None:
-        """The summary, once the run is done."""
+        """The summary, once the run is done; a damaged one counts as none, so that resuming makes it anew."""
         path = self.path / "summary.json"
-        if not path.exists():
+        try:
+            found = files.read_json(path)
+        except (FileNotFoundError, ValueError):
             return None
-        found: Metrics = json.loads(path.read_text())
+        if problem := files.newer(path, found.get("format", 1), FORMAT):
+            raise problem
         return found
 
     def write_summary(self, summary: Metrics) -> None:
         """Write the summary: the run is done."""
-        write_text(self.path / "summary.json", json.dumps(plain_json(summary), indent=2) + "\n")
+        whole = {"format": FORMAT, **summary}
+        write_text(self.path / "summary.json", json.dumps(plain_json(whole), indent=2) + "\n")
+
+
+def _left_behind(file: Path) -> bool:
+    """Tell whether a file is what a run that was killed while it began leaves behind."""
+    return file.name in (LOCK, HOLDER) or (file.name.startswith(".") and file.name.endswith(files.PART))

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from protolith import records
+from protolith import files, records
 from protolith.data.domain import Task
 from protolith.data.tasks import load_task
 from protolith.engines.flower.engine import FlowerEngine
 from protolith.engines.in_process import InProcessEngine
 from protolith.engines.local import LocalEngine
-from protolith.errors import UserError
+from protolith.errors import DiskRefused, RunFailed, UserError
 from protolith.federation.coordinator import LAST, Coordinator, which_models
 from protolith.federation.engine import Engine
 from protolith.federation.local_update import Workplace, one_thread
@@ -23,7 +23,7 @@ from protolith.records import BadRecord, nbytes
 from protolith.runs import stopping
 from protolith.runs.accounting import Account, refuse_unaccountable, sentences_of, summary_of
 from protolith.runs.checkpoints import Checkpoints
-from protolith.runs.config import RunConfig, complete_for
+from protolith.runs.config import RunConfig, complete_for, validated
 from protolith.runs.diagnostics import FOLDER, PrototypeLog, write_tests
 from protolith.runs.directory import Metrics, RunDirectory, versions
 from protolith.runs.starting import starting_weights
@@ -89,6 +89,7 @@ def resume(path: Path, observer: Observer, workers: int | None = None) -> RunDir
         return directory
     for plugin in config.plugins:
         load_plugin(plugin)
+    validated(registry.get_method(config.method).params, config.params, "params.")
     go_on(directory, config, Workplace(config, _load(config, observer)), observer)
     return directory
 
@@ -126,40 +127,62 @@ def go_on(
 ) -> None:
     """Run the rounds that are left, with an engine of this machine or at the sites."""
     with directory.lock(), one_thread():
-        roster = workplace.roster()
-        initial = starting_weights(config, workplace).weights
-        server = workplace.method.server(workplace.params, initial, roster)
-        workers = worker_count(config, len(workplace.allocation.clients))
-        engine = sites or _engine(config, workplace, workers, nbytes(server.weights))
         try:
-            coordinator = Coordinator(
-                config,
-                workplace.allocation,
-                server,
-                engine,
-                directory.memory,
-                config.evaluate_every,
-                directory.path / "models",
-            )
-            if sites:
-                sites.look_ahead(coordinator)
-            checkpoints = Checkpoints(directory.path / "checkpoint", coordinator.memory_file)
-            if checkpoint := checkpoints.latest(observer.say):
-                server.load_state(checkpoint.state)
-                coordinator.progress = checkpoint.progress
-            directory.keep_metrics_before(coordinator.progress.round)
-            observer.started(config, directory, coordinator.progress.round, getattr(engine, "actors", workers))
-            prototypes = PrototypeLog(directory.path / FOLDER, workplace.allocation, workplace.task.classes, roster)
-            if config.diagnostics:
-                coordinator.listen = prototypes.hear
-            stop = stopping.Stopping(config, directory, workplace)
-            _rounds(directory, config, workplace, coordinator, checkpoints, prototypes, stop, observer)
-        finally:
-            engine.close()
-        stop.take_best(coordinator)
-        if config.diagnostics and sites is None:  # with sites, nobody but they has images
-            _save_tests(directory, workplace, coordinator, observer)
-        _finish(directory, config, workplace, coordinator, observer)
+            _go_on(directory, config, workplace, observer, sites)
+        except DiskRefused as error:
+            raise _refused(directory, str(error)) from None
+        except OSError as error:
+            if not (reason := files.refusal(error)):
+                raise
+            raise _refused(directory, reason) from None
+
+
+def _refused(directory: RunDirectory, reason: str) -> DiskRefused:
+    return DiskRefused(
+        f"the run in {directory.path} cannot be written ({reason}). Its checkpoints are whole: when that is mended, "
+        f"go on with: protolith resume {directory.path}"
+    )
+
+
+def _go_on(
+    directory: RunDirectory, config: RunConfig, workplace: Workplace, observer: Observer, sites: FlowerEngine | None
+) -> None:
+    directory.remove_parts()
+    roster = workplace.roster()
+    initial = starting_weights(config, workplace).weights
+    server = workplace.method.server(workplace.params, initial, roster)
+    workers = worker_count(config, len(workplace.allocation.clients))
+    engine = sites or _engine(config, workplace, workers, nbytes(server.weights))
+    try:
+        coordinator = Coordinator(
+            config,
+            workplace.allocation,
+            server,
+            engine,
+            directory.memory,
+            config.evaluate_every,
+            directory.path / "models",
+        )
+        if sites:
+            sites.look_ahead(coordinator)
+        checkpoints = Checkpoints(directory.path / "checkpoint", coordinator.memory_file)
+        if checkpoint := checkpoints.latest(observer.say):
+            server.load_state(checkpoint.state)
+            coordinator.progress = checkpoint.progress
+        if lost := directory.keep_metrics_before(coordinator.progress.round):
+            observer.say(f"metrics.jsonl is damaged: {lost} round(s) are missing from it and from the summary.")
+        observer.started(config, directory, coordinator.progress.round, getattr(engine, "actors", workers))
+        prototypes = PrototypeLog(directory.path / FOLDER, workplace.allocation, workplace.task.classes, roster)
+        if config.diagnostics:
+            coordinator.listen = prototypes.hear
+        stop = stopping.Stopping(config, directory, workplace)
+        _rounds(directory, config, workplace, coordinator, checkpoints, prototypes, stop, observer)
+    finally:
+        engine.close()
+    stop.take_best(coordinator)
+    if config.diagnostics and sites is None:  # with sites, nobody but they has images
+        _save_tests(directory, workplace, coordinator, observer)
+    _finish(directory, config, workplace, coordinator, observer)
 
 
 def worker_count(config: RunConfig, clients: int) -> int:
@@ -237,6 +260,8 @@ def _save_tests(directory: RunDirectory, workplace: Workplace, coordinator: Coor
     try:
         write_tests(directory.path, workplace, coordinator)
     except (OSError, BadRecord) as error:
+        if isinstance(error, OSError) and files.refusal(error):  # resuming makes up for it
+            raise
         observer.say(f"predictions for the report are not saved: {error}")
 
 
@@ -274,6 +299,8 @@ def summarise(
     """Average the last rounds, and say how that was done."""
     lines = directory.metrics()
     tested = [line for line in lines if "accuracy" in line][-LAST:]
+    if not tested:
+        raise RunFailed(f"{directory.path / 'metrics.jsonl'} holds no tested round: there is nothing to summarise.")
     rule = f"mean of the last {len(tested)} rounds ({tested[0]['round'] + 1} to {tested[-1]['round'] + 1})"
     if config.patience and (best := stopping.best_round(lines)):
         tested = [best]

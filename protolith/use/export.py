@@ -17,9 +17,10 @@ from protolith.data.augment import to_input
 from protolith.data.domain import MEAN, STD
 from protolith.data.sources.found import Progress, silent
 from protolith.errors import RunFailed, UserError, unknown
+from protolith.files import write_bytes, write_text
 from protolith.methods.registry import classify
 from protolith.records import Record, clone
-from protolith.runs.directory import RunDirectory, write_text
+from protolith.runs.directory import RunDirectory
 from protolith.use.card import model_card
 from protolith.use.familiarity import FALSE_ALARMS, Familiarity, familiarity_of
 from protolith.use.trained import Trained, open_trained
@@ -126,9 +127,7 @@ def _onnx(trained: Trained, known: Familiarity | None, out: Path) -> Exported:
     onnx.checker.check_model(proto)
     content = proto.SerializeToString()
     difference = _compared(runtime, content, trained)
-    temporary = out.with_name(f".{out.name}.part")
-    temporary.write_bytes(content)
-    temporary.replace(out)
+    write_bytes(out, content)
     return Exported((out,), difference)
 
 

@@ -144,3 +144,25 @@ def test_any_bytes_are_read_or_refused_in_one_sentence(tmp_path, content):
             assert "\n" not in str(error) and str(error).encode()
         else:
             assert all(row.file.resolve().is_relative_to(tmp_path.resolve()) for row in found.rows)
+
+
+def test_a_manifest_that_is_too_large_or_has_long_names_is_refused(tmp_path, monkeypatch):
+    from protolith.data.sources import manifest
+
+    path = tmp_path / "m.csv"
+    path.write_text("path,label,site\n" + "".join(f"{n}.png,x,a\n" for n in range(6)))
+    with monkeypatch.context() as patched, pytest.raises(UserError, match="more than the 5 rows"):
+        patched.setattr(manifest, "ROWS", 5)
+        manifest.read_manifest(path)
+    with monkeypatch.context() as patched, pytest.raises(UserError, match="and 20 are allowed"):
+        patched.setattr(manifest, "BYTES", 20)
+        manifest.read_manifest(path)
+    rows = {"path": [f"{n}.png" for n in range(6)], "label": ["x"] * 6, "site": ["a"] * 6}
+    pq.write_table(pa.table(rows), tmp_path / "m.parquet")
+    for name, words in (("ROWS", "6 rows, and 5 are allowed"), ("BYTES", "and 5 are allowed")):
+        with monkeypatch.context() as patched, pytest.raises(UserError, match=words):
+            patched.setattr(manifest, name, 5)
+            manifest.read_manifest(tmp_path / "m.parquet")
+    path.write_text(f"path,label,site\na.png,x,{'s' * 201}\n")
+    with pytest.raises(UserError, match="has 201 letters, and 200 are allowed"):
+        manifest.read_manifest(path)

@@ -4,6 +4,7 @@ import bz2
 import gzip
 import io
 import json
+import os
 import struct
 
 import h5py
@@ -378,3 +379,19 @@ def test_hold_out_by_class():
     assert held(1, 2, 3, 8, 9, 10, 12, 13, 20, 25, 100) == [0, 1, 1, 2, 2, 2, 2, 3, 4, 5, 20]
     labels = torch.zeros(23, dtype=torch.int64)
     assert torch.nonzero(held_out_by_class(labels)).flatten().tolist() == [8, 9, 18, 19, 22]
+
+
+def test_what_is_not_an_image_of_a_known_kind_is_not_opened(tmp_path):
+    """Pillow would hand EPS to another program, and wait for a pipe."""
+    from PIL import Image
+
+    from protolith.data.sources.decode import FilePictures, decode_good
+
+    Image.new("RGB", (8, 8)).save(tmp_path / "a.eps", format="EPS")
+    (tmp_path / "a.eps").rename(tmp_path / "a.png")
+    os.mkfifo(tmp_path / "b.png")
+    kinds = ("PNG", "JPEG", "MPO", "TIFF", "WEBP", "BMP", "GIF", "PPM")
+    for kind in kinds:
+        Image.new("RGB", (8, 8)).save(tmp_path / kind, format=kind)
+    found = decode_good(FilePictures([tmp_path / n for n in ("a.png", "b.png", *kinds)]), 8, "", lambda _: None)
+    assert found.bad == {0: "cannot be read (not an image that Pillow knows)", 1: "is not a regular file"}

@@ -96,3 +96,20 @@ def test_configuration_files_that_cannot_be_read(tmp_path):
     (tmp_path / "bad.toml").write_text("rounds = = 3")
     with pytest.raises(UserError, match=r"bad\.toml cannot be read"):
         read_toml(tmp_path / "bad.toml")
+
+
+@pytest.mark.parametrize(
+    "text", ['protocol = "shift"', "model = 3", "params = []", 'plugins = "a.py"', "a = " + "[" * 5000, "format = 2"]
+)
+def test_a_file_of_the_wrong_shape_is_one_sentence(tmp_path, text):
+    path = tmp_path / "c.toml"
+    path.write_text(text)
+    with pytest.raises(UserError):
+        resolve([read_toml(path)])
+
+
+def test_a_large_file_is_not_a_configuration(tmp_path):
+    path = tmp_path / "c.toml"
+    path.write_text("#" * (1 << 20) + "\n")
+    with pytest.raises(UserError, match="1,048,576 are allowed"):
+        read_toml(path)

@@ -11,7 +11,17 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 import torch
-from PIL import Image, ImageOps
+from PIL import (  # each makes its format known
+    BmpImagePlugin,  # noqa: F401
+    GifImagePlugin,  # noqa: F401
+    Image,
+    ImageOps,
+    JpegImagePlugin,  # noqa: F401
+    PngImagePlugin,  # noqa: F401
+    PpmImagePlugin,  # noqa: F401
+    TiffImagePlugin,  # noqa: F401
+    WebPImagePlugin,  # noqa: F401
+)
 from torch import Tensor
 
 from protolith.data.sources.found import Progress
@@ -19,6 +29,8 @@ from protolith.errors import UserError
 
 Array = npt.NDArray[np.uint8]
 
+# What images are kept in (JPEG includes MPO). Pillow knows more, such as EPS, which it hands to another program.
+FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "TIFF", "GIF", "PPM")
 LEAST_SIDE = 2  # pixels; a single one shows nothing
 CHUNK = 500  # images per piece of work, and so the step of the progress
 THREADS = max(1, min(4, os.cpu_count() or 1))  # Pillow decodes and resizes outside the interpreter lock
@@ -53,7 +65,10 @@ class FilePictures:
 
     def open(self, index: int) -> Image.Image:
         """Open the file."""
-        return Image.open(self.files[index])
+        file = self.files[index]
+        if not file.is_file() and file.exists():  # a named pipe would be waited for
+            raise _BadImage("is not a regular file")
+        return Image.open(file, formats=FORMATS)
 
 
 @dataclass(frozen=True)
@@ -73,7 +88,7 @@ class EncodedPictures:
 
     def open(self, index: int) -> Image.Image:
         """Open the bytes."""
-        return Image.open(io.BytesIO(self.column[index].as_py() or b""))
+        return Image.open(io.BytesIO(self.column[index].as_py() or b""), formats=FORMATS)
 
 
 @dataclass(frozen=True)

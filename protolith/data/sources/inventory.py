@@ -10,6 +10,8 @@ from typing import Literal, NamedTuple
 from protolith.data.sources.found import TEST_NAMES
 from protolith.errors import UserError
 
+NAME_LENGTH = 200  # letters of the name of a site or a class
+
 Part = Literal["train", "test", "val", ""]  # the last: nobody has said
 
 
@@ -68,6 +70,11 @@ def inventory(name: str, root: Path, rows: Iterable[Row], notes: Sequence[str] =
         for found in sorted(names):
             if printable(found) != found or any(ord(letter) < 32 for letter in found):
                 raise UserError(f"the {kind} name {printable(found)!r} in '{printable(str(root))}' is not plain UTF-8.")
+            if len(found) > NAME_LENGTH:
+                raise UserError(
+                    f"the {kind} name '{found[:40]}…' in '{printable(str(root))}' has {len(found)} letters, and "
+                    f"{NAME_LENGTH} are allowed."
+                )
     return Inventory(name, root, ordered, tuple(notes))
 
 

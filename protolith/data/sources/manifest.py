@@ -1,18 +1,23 @@
 """A manifest: a CSV or parquet file with columns path, label, site and, where there are parts, split."""
 
 import csv
+import io
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from protolith import files
 from protolith.data.sources.inventory import Inventory, Part, Row, inventory, part_of, printable
 from protolith.errors import UserError
 
 SUFFIXES = (".csv", ".parquet")
 COLUMNS = ("path", "label", "site")
+BYTES = 2 << 30  # of a manifest, unpacked
+ROWS = 20_000_000
 SPLITS = "train, val or test"
 
 Line = tuple[int, Sequence[str]]  # its number in the file, and the cells of COLUMNS and split
@@ -72,7 +77,7 @@ def _complete_parts(path: Path, rows: Iterable[Row]) -> None:
 
 def _csv(path: Path) -> Iterable[Line]:
     try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
+        with io.StringIO(files.read_bytes(path, BYTES).decode("utf-8-sig"), newline="") as file:
             reader = csv.reader(file, strict=True)
             header = [cell.strip().lower() for cell in next(reader, [])]
             places = _places(path, header)
@@ -83,25 +88,48 @@ def _csv(path: Path) -> Iterable[Line]:
                 if len(cells) != len(header):
                     what = f"it has {len(cells)} cells, and the header has {len(header)}"
                     raise _fault(path, reader.line_num, what)
+                if len(found) >= ROWS:
+                    raise _fault(path, reader.line_num, f"more than the {ROWS:,} rows that are allowed")
                 found.append((reader.line_num, [cells[place] if place >= 0 else "" for place in places]))
             return found
-    except UnicodeDecodeError:
+    except UnicodeDecodeError:  # before ValueError, which it is too
         raise UserError(f"manifest '{printable(str(path))}' is not a text in UTF-8.") from None
     except csv.Error as error:
         raise UserError(f"manifest '{printable(str(path))}' is not a proper CSV file ({error}).") from None
     except OSError as error:
         raise UserError(f"manifest '{printable(str(path))}' cannot be read ({error.strerror}).") from None
+    except ValueError as error:
+        raise UserError(f"manifest '{printable(str(path))}' cannot be read ({printable(str(error))}).") from None
 
 
 def _parquet(path: Path) -> Iterable[Line]:
     try:
-        table = pq.read_table(path)
-        places = _places(path, [name.strip().lower() for name in table.column_names])
-        columns = [table.column(place).cast(pa.string()).to_pylist() if place >= 0 else None for place in places]
-    except (pa.ArrowException, OSError) as error:
-        raise UserError(f"manifest '{printable(str(path))}' is not a readable parquet file ({error}).") from None
+        if not path.is_file():
+            raise OSError("not a regular file")
+        opened = pq.ParquetFile(path)
+        present = opened.schema_arrow.names
+        places = _places(path, [name.strip().lower() for name in present])
+        _check_size(opened.metadata)
+        table = opened.read(columns=[present[place] for place in places if place >= 0])
+        if table.nbytes > BYTES:
+            raise ValueError(f"its columns take {table.nbytes:,} bytes, and {BYTES:,} are allowed")
+        columns = [
+            table.column(present[place]).cast(pa.string()).to_pylist() if place >= 0 else None for place in places
+        ]
+    except (pa.ArrowException, OSError, ValueError) as error:
+        reason = printable(" ".join(str(error).split()))[:300]
+        raise UserError(f"manifest '{printable(str(path))}' is not a readable parquet file ({reason}).") from None
     whole = [column or [""] * len(table) for column in columns]
     return [(row + 1, [cell or "" for cell in cells]) for row, cells in enumerate(zip(*whole, strict=True))]
+
+
+def _check_size(described: Any) -> None:
+    """Look at the sizes that a parquet file gives before any of it is unpacked."""
+    if described.num_rows > ROWS:
+        raise ValueError(f"{described.num_rows:,} rows, and {ROWS:,} are allowed")
+    unpacked = sum(described.row_group(group).total_byte_size for group in range(described.num_row_groups))
+    if unpacked > BYTES:
+        raise ValueError(f"{unpacked:,} bytes when unpacked, and {BYTES:,} are allowed")
 
 
 def _places(path: Path, header: Sequence[str]) -> list[int]:

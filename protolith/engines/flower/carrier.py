@@ -1,6 +1,7 @@
 """Flower as the carrier: requests and replies as its messages, the grid as the way to the sites."""
 
 import json
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -9,14 +10,21 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
-from safetensors.torch import load, save
 
 from protolith.engines.flower.site import Site
 from protolith.engines.flower.wire import Exchange, Reply, Request
-from protolith.records import Record
+from protolith.engines.messages import sentence
+from protolith.files import parse_json
+from protolith.records import Record, from_bytes, to_bytes
 
 ABOUT, PARTS = "about", "records"
 POLL = 0.5  # seconds between two looks for replies
+WORDS = 8 << 20  # letters of JSON in a message
+ARRAY = re.compile(
+    rb"\x93NUMPY\x01\x00..\{'descr': '\|u1', 'fortran_order': (?:False|True), 'shape': \((\d{1,15}),\), \} *\n",
+    re.DOTALL,
+)
+RECORDS = 8  # in a message: weights and knowledge, to train with and to test
 
 
 def to_content(about: Mapping[str, object], parts: Mapping[str, Record]) -> RecordDict:
@@ -25,19 +33,33 @@ def to_content(about: Mapping[str, object], parts: Mapping[str, Record]) -> Reco
     Each record is one array of bytes, in the safetensors format: Flower sends every array by itself, with requests
     of its own, and a network's hundred small tensors took it most of a minute.
     """
-    packed = {name: Array(np.frombuffer(_bytes(record), dtype=np.uint8)) for name, record in parts.items()}
+    packed = {name: Array(np.frombuffer(to_bytes(record), dtype=np.uint8)) for name, record in parts.items()}
     return RecordDict({ABOUT: ConfigRecord({"json": json.dumps(about)}), PARTS: ArrayRecord(packed)})
 
 
 def from_content(content: RecordDict) -> tuple[dict[str, object], dict[str, Record]]:
-    """Unpack what `to_content` packed."""
-    about = json.loads(str(content.config_records[ABOUT]["json"]))
-    packed = content.array_records[PARTS]
-    return about, {name: load(array.numpy().tobytes()) for name, array in packed.items()}
+    """Unpack what `to_content` packed, and nothing else."""
+    text = str(content.config_records[ABOUT]["json"])
+    if len(text) > WORDS:
+        raise ValueError(f"{len(text):,} letters, and {WORDS:,} are allowed")
+    about, packed = parse_json(text), content.array_records[PARTS]
+    if not isinstance(about, dict):
+        raise ValueError("what a message says is not a JSON object")
+    if len(packed) > RECORDS:
+        raise ValueError(f"{len(packed)} records, and {RECORDS} are allowed")
+    return about, {name: from_bytes(plain_bytes(array.data)) for name, array in packed.items()}
 
 
-def _bytes(record: Record) -> bytes:
-    return save({name: tensor.detach().cpu().contiguous() for name, tensor in record.items()})
+def plain_bytes(content: bytes) -> bytes:
+    """The bytes of an array of bytes in numpy's format; it must have exactly as many as its header says.
+
+    Read without numpy, which takes a header for Python, and makes room for as much as it claims.
+    """
+    length = int.from_bytes(content[8:10], "little")
+    header = ARRAY.fullmatch(content[: 10 + length])
+    if header is None or int(header[1]) != len(content) - 10 - length:
+        raise ValueError("an array that is not one of bytes")
+    return content[10 + length :]
 
 
 class GridExchange:
@@ -79,10 +101,10 @@ class GridExchange:
 def _read(site: str, message: Message) -> Reply:
     """Read a reply that may hold anything."""
     if message.has_error():
-        return Reply(site, error=f"no answer ({' '.join(str(message.error.reason or 'unknown reason').split())})")
+        return Reply(site, error=f"no answer ({sentence(message.error.reason or 'unknown reason')})")
     try:
         about, parts = from_content(message.content)
-        return Reply(site, about, parts, str(about.pop("error", "")))
+        return Reply(site, about, parts, sentence(about.pop("error", "")))
     except Exception as error:
         return Reply(site, error=f"sent an answer that cannot be read ({type(error).__name__})")
 

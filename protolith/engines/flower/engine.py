@@ -11,6 +11,7 @@ import torch
 from protolith import records
 from protolith.data.protocols import Allocation, participants
 from protolith.engines.flower.wire import Exchange, Reply, Request, Say, SiteFacts
+from protolith.engines.messages import read_trained, sentence, whole
 from protolith.errors import RunFailed
 from protolith.federation.coordinator import Coordinator
 from protolith.federation.engine import Job, Result
@@ -19,6 +20,7 @@ from protolith.records import Broadcast, Record, Upload
 
 _GO_ON = "When the sites are back, go on with `protolith resume`."
 POLL = 1.0  # seconds between two looks at who is there
+RELEASES = 1 << 31  # times that a site can have sent prototypes
 
 
 @dataclass(frozen=True)
@@ -232,16 +234,15 @@ class FlowerEngine:
         if reply is None:
             return None
         try:
-            count, remembered = int(reply.about["count"]), bool(reply.about["remembered"])
-            releases = int(reply.about.get("releases", 0))
-            metrics = {str(name): float(value) for name, value in reply.about["metrics"].items()}
-        except (KeyError, TypeError, ValueError, AttributeError):
-            self._note(reply.site, "sent an answer that cannot be read")
+            said = read_trained(reply.about)
+            releases = whole(reply.about.get("releases", 0), RELEASES)
+        except ValueError as error:
+            self._note(reply.site, f"sent an answer that cannot be read ({sentence(error)})")
             return None
         self.releases[job.name] = max(releases, self.releases.get(job.name, 0))
-        losses = {name: value for name, value in metrics.items() if not name.startswith("accuracy/")}
+        losses = {name: value for name, value in said.metrics.items() if not name.startswith("accuracy/")}
         weights, knowledge = reply.records.get("weights", {}), reply.records.get("knowledge", {})
-        return Result(Upload(job.client, count, weights, knowledge, losses), remembered)
+        return Result(Upload(job.client, said.count, weights, knowledge, losses), said.remembered)
 
     def _accuracy(self, replies: Mapping[str, Reply]) -> dict[str, float]:
         """Accuracy by test set, of the sites that answered with a possible number."""
@@ -250,13 +251,11 @@ class FlowerEngine:
             if test.domain not in replies:
                 continue
             try:
-                correct = int(replies[test.domain].about["correct"][test.name])
+                correct = whole(replies[test.domain].about["correct"][test.name], len(test.rows))
             except (KeyError, TypeError, ValueError):
-                correct = -1
-            if 0 <= correct <= len(test.rows):
-                found[test.name] = 100.0 * correct / len(test.rows)
-            else:
                 self._note(test.domain, "sent a test result that cannot be")
+                continue
+            found[test.name] = 100.0 * correct / len(test.rows)
         return found
 
 

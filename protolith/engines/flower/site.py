@@ -16,11 +16,15 @@ from protolith.data.sources import classic, folder, parquet
 from protolith.data.sources.found import silent
 from protolith.data.tasks import HELD_OUT, TASKS
 from protolith.engines.flower.wire import Reply, Request, SiteFacts, hollow_task
+from protolith.engines.messages import sentence, whole
 from protolith.errors import UserError
 from protolith.evaluation.accuracy import chunks
 from protolith.federation.local_update import Workplace
 from protolith.federation.setup import Setup
+from protolith.files import refusal
 from protolith.records import BadRecord, Broadcast, Record
+
+ROUNDS = 1_000_000_000  # far more than a run has
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,8 @@ class Site:
             return self._work(request)
         except UserError as error:
             return Reply(self.name, error=str(error))
+        except OSError as error:
+            return Reply(self.name, error=f"its disk says: {refusal(error) or error}")
         except Exception as error:
             traceback.print_exc()
             return Reply(self.name, error=f"{type(error).__name__}: {error}")
@@ -115,9 +121,11 @@ class Site:
             about["correct"] = self._count_correct(place, weights, knowledge)
         if job := request.about.get("job"):
             broadcast = Broadcast(request.records["weights"], request.records["knowledge"])
-            memory = SiteMemory(self.state / "memory" / _plain_id(request.about["run"]), int(job["client"]))
-            upload, remembered = place.update(job["client"], job["round"], broadcast, memory.read(job["memory"]))
-            memory.write(job["round"], remembered, job["keep"])
+            client, round_ = whole(job["client"], len(place.allocation.clients) - 1), whole(job["round"], ROUNDS)
+            memory = SiteMemory(self.state / "memory" / _plain_id(request.about["run"]), client)
+            held = memory.read(job["memory"] if job["memory"] == -1 else whole(job["memory"], ROUNDS))
+            upload, remembered = place.update(client, round_, broadcast, held)
+            memory.write(round_, remembered, [whole(other, ROUNDS) for other in job["keep"]])
             about |= {"count": upload.count, "metrics": upload.metrics, "remembered": bool(remembered)}
             if place.setup.privacy.noise > 0:
                 about["releases"] = memory.count_release()
@@ -189,8 +197,8 @@ class SiteMemory:
 
 def _plain_id(run: str) -> str:
     """Make sure that a run's id, which becomes the name of a folder, is one."""
-    if not re.fullmatch("[0-9a-f]{32}", run):
-        raise UserError(f"'{run}' is not the id of a run.")
+    if not isinstance(run, str) or not re.fullmatch("[0-9a-f]{32}", run):
+        raise UserError(f"'{sentence(run)}' is not the id of a run.")
     return run
 
 

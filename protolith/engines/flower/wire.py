@@ -8,7 +8,13 @@ from typing import Any, Protocol
 import torch
 
 from protolith.data.domain import Domain, Split, Task
+from protolith.engines.messages import sentence, whole
 from protolith.records import Record
+
+IMAGES = 100_000_000  # of a site
+CLASSES = 100_000  # of a task
+NOTES = 100  # of a site; more are not kept
+WORD = 500  # letters of a name
 
 
 @dataclass(frozen=True)
@@ -55,9 +61,17 @@ class SiteFacts:
 
     @classmethod
     def from_plain(cls, values: Mapping[str, Any]) -> "SiteFacts":
-        """Read facts that came as plain values."""
-        lists = {name: tuple(values.get(name, ())) for name in ("classes", "per_class", "notes")}
-        return cls(str(values["name"]), int(values["train"]), int(values["test"]), **lists)
+        """Read facts that came as plain values; ValueError when they are none."""
+        train, test = (whole(values.get(name), IMAGES) for name in ("train", "test"))
+        classes, notes = _words(values.get("classes", []), "classes"), values.get("notes", [])
+        if not isinstance(notes, list | tuple):
+            raise ValueError("notes is no list")
+        per_class = values.get("per_class", [])
+        if not isinstance(per_class, list | tuple) or len(per_class) > CLASSES:
+            raise ValueError("per_class is no list of counts")
+        counts = tuple(whole(count, IMAGES) for count in per_class)
+        said = tuple(sentence(note) for note in notes[:NOTES])
+        return cls(_words([values.get("name")], "name")[0], train, test, classes, counts, said)
 
     def plain(self) -> dict[str, Any]:
         """Write the facts as plain values."""
@@ -69,6 +83,14 @@ class SiteFacts:
             "per_class": list(self.per_class),
             "notes": list(self.notes),
         }
+
+
+def _words(values: Any, what: str) -> tuple[str, ...]:
+    if not isinstance(values, list | tuple) or len(values) > CLASSES:
+        raise ValueError(f"{what} is no list of words")
+    if not all(isinstance(word, str) and len(word) <= WORD and word.isprintable() for word in values):
+        raise ValueError(f"{what} holds something that is no word")
+    return tuple(values)
 
 
 def hollow_task(name: str, sites: Sequence[SiteFacts], size: int, own: Domain | None = None) -> Task:

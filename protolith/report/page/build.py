@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from protolith.errors import UserError
+from protolith.files import remove_parts, write_text
 from protolith.report.page.across import across
 from protolith.report.page.answer import answer
 from protolith.report.page.convergence import convergence
@@ -21,7 +22,7 @@ from protolith.report.page.prototypes import prototypes
 from protolith.report.page.record import record
 from protolith.report.page.space import space
 from protolith.report.page.study import Study, read_study
-from protolith.runs.directory import versions, write_text
+from protolith.runs.directory import versions
 
 Make = Callable[[Study, Figures], Html]
 
@@ -95,6 +96,7 @@ def write_report(paths: Sequence[Path], out: Path) -> Path:
     made = render(make_page(read_study(paths)))
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
+        remove_parts(out.parent, out.name)
         write_text(out, made)
     except OSError as error:
         raise UserError(f"--out {out} cannot be written: {error.strerror or error}.") from None

@@ -1,6 +1,5 @@
 """The runs that a report is about, with what is missing of them."""
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -37,7 +36,7 @@ class Run:
         """The result, once there is one."""
         try:
             return self.directory.summary()
-        except (OSError, json.JSONDecodeError):
+        except OSError:
             return None
 
     @cached_property
@@ -136,6 +135,7 @@ def _readable(found: Mapping[Path, RunDirectory], failed: dict[str, str]) -> lis
     for run in found.values():
         try:
             run.config()
+            run.summary()  # one of a newer version is refused
             readable.append(run)
         except UserError as error:
             failed[run.path.name] = str(error)

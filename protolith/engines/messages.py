@@ -1,0 +1,64 @@
+"""What comes back from a process or a site as plain values: read with care, whoever sent it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from protolith import files
+
+LINE = 16 << 20  # letters of an answer
+METRICS = 10_000  # values of an upload: its losses, and accuracies where a client tests its own model
+NAME = 300  # letters of a metric's name
+LARGEST = 1 << 1023  # whole numbers beyond have no float
+COUNT = 1 << 53  # images of a client, at most
+WORDS = 1000  # letters of a sentence from outside
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What a client says besides its tensors."""
+
+    count: int
+    metrics: dict[str, float]
+    remembered: bool
+
+
+def read_line(line: str) -> dict[str, Any]:
+    """Read a line of JSON with an answer in it; ValueError when it is anything else."""
+    if len(line) > LINE:
+        raise ValueError(f"an answer of {len(line):,} letters, and {LINE:,} are allowed")
+    found = files.parse_json(line)
+    if not isinstance(found, dict) or not isinstance(found.get("ok"), bool):
+        raise ValueError("a line that is no answer")
+    return found
+
+
+def read_trained(values: Mapping[str, Any]) -> Trained:
+    """Read what a client says besides its tensors; ValueError when it is anything else."""
+    metrics = values.get("metrics")
+    if not isinstance(metrics, Mapping) or len(metrics) > METRICS:
+        raise ValueError("metrics that are none")
+    for name, value in metrics.items():
+        if not isinstance(name, str) or len(name) > NAME:
+            raise ValueError("a metric without a proper name")
+        too_large = isinstance(value, int) and abs(value) > LARGEST
+        if isinstance(value, bool) or not isinstance(value, int | float) or too_large:
+            raise ValueError(f"the metric '{name[:80]}' is no number")
+    remembered = values.get("remembered")
+    if not isinstance(remembered, bool):
+        raise ValueError("it does not say whether it remembers anything")
+    return Trained(
+        whole(values.get("count"), COUNT), {name: float(value) for name, value in metrics.items()}, remembered
+    )
+
+
+def whole(value: Any, most: int) -> int:
+    """Read a count; ValueError when it is anything but a whole number from 0 to `most`."""
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
+        raise ValueError(f"{str(value)[:40]} is not a whole number from 0 to {most}")
+    return value
+
+
+def sentence(words: object) -> str:
+    """Words from outside, on one line, printable and not too many."""
+    return files.printable(str(words)[:WORDS]).strip()
