@@ -16,6 +16,7 @@ ROOMS = [
     "losses",
     "prototypes",
     "methods",
+    "attacks",
     "evaluation",
     "federation",
     "engines",

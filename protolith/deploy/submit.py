@@ -67,6 +67,8 @@ def _deployment(config: RunConfig) -> Deployment:
 
 
 def _refuse_unsuitable(config: RunConfig) -> None:
+    if config.attack.kind != "none":
+        raise UserError("engine = 'flower' trains at real sites: attacks are for simulations (engine local or ray).")
     if config.plugins:
         raise UserError("engine = 'flower' takes no plugins: install a package with an entry point at every site.")
     if config.protocol.validation:

@@ -8,16 +8,19 @@ from typing import Any, cast
 import torch
 
 from protolith import records
+from protolith.attacks import attackers, forged, poisoned
 from protolith.data.domain import Split, Task
 from protolith.data.protocols import Allocation, allocate, data_of, select
+from protolith.errors import UserError
 from protolith.evaluation.accuracy import Chunk, count_correct
 from protolith.federation.setup import Setup
 from protolith.methods.base import Context, Roster
-from protolith.methods.fedavg import load_weights
+from protolith.methods.fedavg import Server, load_weights
 from protolith.methods.registry import get_method
+from protolith.methods.robust import Robust
 from protolith.models import Network, build_model
 from protolith.records import Broadcast, Record, Upload, clone
-from protolith.seeds import derive
+from protolith.seeds import derive, generator
 
 
 def choose_device(name: str) -> torch.device:
@@ -49,6 +52,9 @@ class Workplace:
         self.allocation: Allocation = allocate(task, setup.protocol, setup.seed)
         self.method = get_method(setup.method)
         self.params = self.method.params.model_validate(setup.params)
+        if setup.robust != "mean" and (reason := self.method.server.robust_problem(setup.robust)):
+            raise UserError(f"robust = '{setup.robust}' is not for {setup.method}: {reason}.")
+        self.attackers = attackers(setup.attack, len(self.allocation.clients), setup.seed)
         self.device = choose_device(setup.device)
         model = build_model(setup.model.name, len(task.classes), setup.model.width, setup.seed)
         self.method.client.check(model)
@@ -67,6 +73,12 @@ class Workplace:
         with torch.inference_mode():
             return int(cast(Network, self.model).features(probe).shape[1])
 
+    def server(self, weights: Record | None = None) -> Server:
+        """The method's server, as the settings want it; it starts from these weights or from those of the seed."""
+        server = self.method.server(self.params, self.initial if weights is None else weights, self.roster())
+        server.robust = Robust(self.setup.robust, self.setup.robust_share)
+        return server
+
     def client_data(self, client: int) -> Split:
         """The private data set of a client."""
         return data_of(self.task, self.allocation.clients[client])
@@ -80,9 +92,15 @@ class Workplace:
         self, client: int, round_: int, broadcast: Broadcast, memory: Record, evaluate: bool = False
     ) -> tuple[Upload, Record]:
         """Run `local_update` for one client; with `evaluate`, test its model on everything afterwards."""
-        upload, new_memory = local_update(self.method.client, self.context(client, round_, broadcast, memory))
+        context = self.context(client, round_, broadcast, memory)
+        attack, lies = self.setup.attack, client in self.attackers
+        if lies:
+            context.data = poisoned(attack, context.data, context.classes)
+        upload, new_memory = local_update(self.method.client, context)
         if evaluate:
             upload.metrics.update(self._own_accuracy(broadcast.knowledge))
+        if lies:
+            upload = forged(attack, upload, broadcast, generator(self.setup.seed, "attack", round_, client))
         return upload, new_memory
 
     def context(self, client: int, round_: int, broadcast: Broadcast, memory: Record) -> Context:

@@ -44,6 +44,7 @@ class Checkpoints:
             "round": progress.round,
             "memories": progress.memories,
             "own_accuracy": progress.own_accuracy,
+            "strikes": progress.strikes,
             "sha256": _sha256(temporary / "server.safetensors"),
         }
         write_text(temporary / "progress.json", json.dumps(description))
@@ -72,7 +73,8 @@ class Checkpoints:
         own = {int(client): accuracy for client, accuracy in found["own_accuracy"].items()}
         # Copied, because the files of a checkpoint are removed while the run goes on.
         state = records.clone(records.read(folder / "server.safetensors"))
-        return Checkpoint(state, Progress(int(found["round"]), memories, own))
+        strikes = {int(client): int(number) for client, number in found.get("strikes", {}).items()}
+        return Checkpoint(state, Progress(int(found["round"]), memories, own, strikes))
 
     def _newest_first(self) -> list[Path]:
         return sorted(self.folder.glob("round-*"), reverse=True)
