@@ -75,10 +75,10 @@ class Guard:
                     return f"metric '{_short(name)}' is of no test set of this run"
             elif not isinstance(name, str) or not 0 < len(name) <= NAME:
                 return f"metric '{_short(name)}' has no name of 1 to {NAME} characters"
-            if type(value) not in (int, float) or not math.isfinite(value):
+            if type(value) not in (int, float) or value != value or abs(value) == math.inf:
                 return f"metric '{_short(name)}' is not a finite number"
             if not (0 <= value <= 100 if name in accuracies else abs(value) <= LARGEST):
-                return f"metric '{_short(name)}' is {value:g}, which cannot be"
+                return f"metric '{_short(name)}' is {_short(value)}, which cannot be"
         return None
 
 
@@ -89,5 +89,7 @@ def _never_negative(name: str) -> bool:
 
 def _short(text: object) -> str:
     """What somebody else chose, at a length that fits a sentence and without line breaks."""
+    if isinstance(text, int) and abs(text) > 10**SHOWN:  # Python refuses to write very long numbers out
+        return "a number of many digits"
     plain = "".join(sign if sign.isprintable() else "?" for sign in str(text)[: SHOWN + 1])
     return plain if len(plain) <= SHOWN else f"{plain[:SHOWN]}…"

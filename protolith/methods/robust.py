@@ -83,7 +83,7 @@ class Robust:
 class RobustMean:
     """Takes the place of `RecordMean`: collects the records and settles on one record in the end.
 
-    Parameters and BatchNorm's statistics are judged apart, because their scales have nothing to do with each other.
+    Parameters, BatchNorm's statistics and its counters are judged apart, for their scales have nothing in common.
     """
 
     def __init__(self, robust: Robust, origin: Mapping[str, Tensor]) -> None:
@@ -102,14 +102,16 @@ class RobustMean:
 
     def mean(self) -> Record:
         """What the rule makes of the records, in their types (empty when nothing came)."""
-        names = list(self._records[0]) if self._records else []
-        groups = [[n for n in names if not is_buffer(n)], [n for n in names if is_buffer(n)]]
-        found = {name: tensor for group in groups if group for name, tensor in self._settled(group).items()}
-        return {name: found[name] for name in names}
+        first = self._records[0] if self._records else {}
+        groups: dict[tuple[bool, bool], list[str]] = {}
+        for name, tensor in first.items():
+            groups.setdefault((is_buffer(name), tensor.is_floating_point()), []).append(name)
+        found = {name: tensor for names in groups.values() for name, tensor in self._settled(names).items()}
+        return {name: found[name] for name in first}
 
     def _settled(self, names: Sequence[str]) -> Record:
         first = self._records[0]
-        blocks = [torch.stack([record[name] for record in self._records]).flatten(1) for name in names]
+        blocks = [torch.stack([record[name].flatten() for record in self._records]) for name in names]
         origin = [self.origin[n] if n in self.origin else torch.zeros_like(first[n]) for n in names]
         weights = torch.tensor(self._weights, dtype=torch.float64)
         bad = self.robust.bad(len(weights))
