@@ -30,7 +30,7 @@ from protolith.runs.config import complete_for, resolve
 
 SLOW = 1.0  # seconds after which a check counts as hanging
 SAMPLES = 24  # images of a client
-AGGREGATE_EVERY = 100  # spoilt uploads that are checked alone for each one that stands among good ones
+AMONG_GOOD = 0.02  # share of the spoilt uploads that stand among good ones
 
 Spoil = Callable[[Upload, random.Random], Upload | None]  # None: this method's uploads cannot be spoilt so
 
@@ -90,7 +90,7 @@ class Trial:
                 if bad is not None and tried < number:
                     tried += 1
                     self.kinds[kind] += 1
-                    self.try_one(kind, upload.client, bad, among_good=tried % AGGREGATE_EVERY == 0)
+                    self.try_one(kind, upload.client, bad, among_good=self.rng.random() < AMONG_GOOD)
 
     def try_one(self, kind: str, client: int, bad: Upload, among_good: bool) -> None:
         """Check one alone, or as one of a round."""
