@@ -17,6 +17,7 @@ ROOMS = [
     "losses",
     "prototypes",
     "methods",
+    "attacks",
     "evaluation",
     "federation",
     "engines",

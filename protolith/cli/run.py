@@ -72,6 +72,10 @@ Set = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Any other setting, such as lr=0.1; may be repeated."),
 ]
+AttackKind = Annotated[
+    str | None, typer.Option("--attack", metavar="KIND", help="Simulate an attack (docs/robust.md), such as sign-flip.")
+]
+Attackers = Annotated[float | None, typer.Option(help="Share of the clients that attack. [default: 0.2]")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 NoDiagnostics = Annotated[
     bool, typer.Option("--no-diagnostics", help="Do not save predictions, features and prototypes for the report.")
@@ -97,6 +101,8 @@ def run(
     plugin: Plugin = None,
     skip_bad: SkipBad = False,
     init: Init = None,
+    attack: AttackKind = None,
+    attackers: Attackers = None,
     with_baselines: WithBaselines = False,
     set_: Set = None,
     no_diagnostics: NoDiagnostics = False,
@@ -109,6 +115,7 @@ def run(
         method=method, task=task, protocol=protocol, data=data, rounds=rounds, seed=seed, workers=workers,
         engine=engine, address=address, device=device, plugins=plugin, skip_bad=skip_bad or None,
         init=str(init.resolve()) if init else None, diagnostics=False if no_diagnostics else None,
+        attack=attack_of(attack, attackers),
     )  # fmt: skip
     at_sites = [Deployment.open(deployment).settings()] if deployment else []
     resolved = resolve([*at_sites, *_layers(config, flags, set_ or [])])
@@ -220,6 +227,14 @@ def flags_of(protocol: str | None = None, **others: Any) -> Tree:
     if "plugins" in flags:
         flags["plugins"] = [str(Path(p).resolve()) if p.endswith(".py") else p for p in flags["plugins"]]
     return flags | ({"protocol": {"name": protocol}} if protocol is not None else {})
+
+
+def attack_of(kind: str | None, share: float | None) -> Tree | None:
+    """The options of an attack, as a layer of settings."""
+    if share is not None and kind is None:
+        raise UserError("--attackers needs --attack KIND.")
+    given = {"kind": kind, "share": share}
+    return {name: value for name, value in given.items() if value is not None} or None
 
 
 def _layers(config: str | None, flags: Tree, settings: Iterable[str]) -> list[Tree]:

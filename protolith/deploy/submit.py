@@ -36,7 +36,7 @@ def start(config: RunConfig, out: Path, observer: Observer) -> RunDirectory:
     config = complete_for(_without_unseen(config), task)
     _refuse_several_clients(config)
     workplace = Workplace(config, task)
-    server = workplace.method.server(workplace.params, workplace.initial, workplace.roster())
+    server = workplace.server()
     if (models := which_models(config, server)) != "global":
         raise UserError(
             f"engine = 'flower' tests the global model, and this run would test the clients' own (tested = '{models}')."
@@ -69,6 +69,8 @@ def _deployment(config: RunConfig) -> Deployment:
 
 def _refuse_unsuitable(config: RunConfig) -> None:
     refuse_unaccountable(config)
+    if config.attack.kind != "none":
+        raise UserError("engine = 'flower' trains at real sites: attacks are for simulations (engine local or ray).")
     if config.plugins:
         raise UserError("engine = 'flower' takes no plugins: install a package with an entry point at every site.")
     if config.protocol.validation:

@@ -9,6 +9,7 @@ from typing import Any
 from protolith.errors import UserError, unknown
 from protolith.evaluation.accuracy import reached, spread, worst
 from protolith.experiments.compare import group_runs
+from protolith.runs.config import RunConfig
 from protolith.runs.directory import RunDirectory
 
 Summary = dict[str, Any]
@@ -171,7 +172,7 @@ def header(runs: Sequence[RunDirectory], summaries: Sequence[Summary]) -> list[s
     def all_of(values: Sequence[object]) -> str:
         return ", ".join(str(value) for value in dict.fromkeys(values))
 
-    return [
+    lines = [
         f"task {all_of([Path(c.task).name for c in configs])} · "
         f"protocol {all_of([c.protocol.name for c in configs])} · "
         f"{all_of([c.rounds for c in configs])} rounds of {all_of([c.training.epochs for c in configs])} epochs · "
@@ -179,6 +180,15 @@ def header(runs: Sequence[RunDirectory], summaries: Sequence[Summary]) -> list[s
         f"seeds {all_of([c.seed for c in configs])}",
         f"accuracy in per cent, {all_of([s['rule'] + NEVER * ('mean of' in s['rule']) for s in summaries])}",
     ]
+    if any(c.attack.said() for c in configs):
+        lines.append(all_of([c.attack.said() or "no attack" for c in configs]))
+    if any(c.robust != "mean" for c in configs):
+        lines.append(f"robust aggregation: {all_of([_robust(c) for c in configs])}")
+    return lines
+
+
+def _robust(config: RunConfig) -> str:
+    return config.robust if config.robust == "mean" else f"{config.robust} for {config.robust_share:.0%} bad clients"
 
 
 def footer(summaries: Sequence[Summary], unfinished: int = 0) -> list[str]:

@@ -2,19 +2,21 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
 from protolith import records
+from protolith.attacks import absent
 from protolith.data.protocols import Allocation, participants
 from protolith.errors import RunFailed, UserError
 from protolith.evaluation.accuracy import domain_means, mean, own_and_across
 from protolith.evaluation.cross import client_matrix, cross_domain
 from protolith.federation.engine import Engine, Job, Result
 from protolith.federation.guards import Guard
+from protolith.federation.screening import Flag, Screen
 from protolith.federation.setup import Setup
 from protolith.files import file_name
 from protolith.methods.fedavg import Server
@@ -31,10 +33,11 @@ class Progress:
     round: int = 0  # the next round
     memories: dict[int, int] = field(default_factory=dict)  # client -> round that wrote its memory
     own_accuracy: dict[int, dict[str, float]] = field(default_factory=dict)  # client -> test set -> per cent
+    strikes: dict[int, int] = field(default_factory=dict)  # client -> uploads rejected in a row
 
     def copy(self) -> "Progress":
         """Copy it, so that a round under way does not change what a checkpoint says."""
-        return Progress(self.round, dict(self.memories), dict(self.own_accuracy))
+        return Progress(self.round, dict(self.memories), dict(self.own_accuracy), dict(self.strikes))
 
 
 @dataclass
@@ -45,6 +48,7 @@ class _Tally:
     bytes_down: int = 0
     bytes_up: int = 0
     rejected: list[dict[str, str]] = field(default_factory=list)
+    flagged: list[Metrics] = field(default_factory=list)
     losses: dict[str, float] = field(default_factory=dict)
     images: int = 0
 
@@ -90,6 +94,7 @@ class Coordinator:
         self.listen: Callable[[int, Upload], None] | None = None  # who hears the round and each accepted upload
         self.progress = Progress()
         self.domains = {client.id: client.domain for client in allocation.clients}
+        self.tests = [test.name for test in allocation.tests]
         self.tested = which_models(setup, server)
         self.last_rounds = self._last_rounds() if models and self.tested == "trained" else {}
 
@@ -101,14 +106,28 @@ class Coordinator:
         """In which round each client takes part for the last time, and leaves its model behind."""
         found: dict[int, int] = {}
         for round_ in reversed(range(self.setup.rounds)):
-            chosen, _ = self._participants(round_)
+            chosen, _ = self.participants(round_)
             found = {**dict.fromkeys(chosen, round_), **found}
             if len(found) == len(self.allocation.clients):
                 break
         return found
 
-    def _participants(self, round_: int) -> tuple[list[int], list[int]]:
-        return participants(len(self.allocation.clients), self.setup.protocol, self.setup.seed, round_)
+    def participants(self, round_: int) -> tuple[list[int], list[int]]:
+        """Who takes part in a round as things stand, and who was chosen but fails."""
+        everyone = len(self.allocation.clients)
+        chosen, dropped = participants(everyone, self.setup.protocol, self.setup.seed, round_)
+        away = absent(self.setup.attack, everyone, self.setup.seed, round_)
+        out = self.sitting_out()
+        dropped = sorted([*dropped, *(client for client in chosen if client in away)])
+        return [c for c in chosen if c not in away and c not in out], [c for c in dropped if c not in out]
+
+    def sitting_out(self) -> set[int]:
+        """The clients whose uploads were rejected too often in a row: they take part no more."""
+        most = self.setup.guard.strikes
+        return {client for client, strikes in self.progress.strikes.items() if most and strikes >= most}
+
+    def _names(self, clients: Iterable[int]) -> list[str]:
+        return [self.allocation.clients[client].name for client in sorted(clients)]
 
     def model_file(self, client: int) -> Path:
         """Where a client's own model is kept."""
@@ -128,7 +147,10 @@ class Coordinator:
         """Run the next round and describe it as a line of metrics."""
         round_ = self.progress.round
         began = time.perf_counter()
-        chosen, dropped = self._participants(round_)
+        chosen, dropped = self.participants(round_)
+        out = self.sitting_out()
+        if len(out) == len(self.allocation.clients):
+            raise RunFailed(f"all clients sit out: the last {self.setup.guard.strikes} uploads of each were rejected.")
         tally = _Tally()
         self.server.round = round_
         self._train(chosen, round_, tally)
@@ -144,8 +166,10 @@ class Coordinator:
             "bytes_up": tally.bytes_up,
             "clients": len(chosen),
             "images": tally.images,
-            "dropped": [self.allocation.clients[client].name for client in dropped],
+            "dropped": self._names(dropped),
             "rejected": tally.rejected,
+            "flagged": tally.flagged,
+            "sitting_out": self._names(out),
             "seconds": {"train": trained - began, "evaluate": done - trained},
         }
 
@@ -157,11 +181,17 @@ class Coordinator:
             return message
 
         jobs = [self._job(client, round_) for client in chosen]
-        uploads = self._accepted(self.engine.train(jobs, broadcast), Guard(self.server), round_, tally)
+        screen = Screen(self.setup.guard, self.server.origin())
+        guard = Guard(self.server, chosen, self.tests)
+        sound = self._sound(self.engine.train(jobs, broadcast), guard, screen, tally)
+        if screen.settings.norm != "flag":
+            sound = self._screened(list(sound), screen, tally)
+        uploads = self._accepted(sound, round_, tally)
         first = next(uploads, None)
         if first is not None:
             self.server.aggregate(chain([first], uploads))
-        elif tally.rejected:
+        tally.flagged = [self._described(flag) for flag in screen.flags()]
+        if first is None and tally.rejected:
             worst = tally.rejected[0]
             raise RunFailed(f"every upload of round {round_} was rejected; {worst['client']}: {worst['reason']}.")
 
@@ -179,14 +209,41 @@ class Coordinator:
             model_out=self.model_file(client) if self.last_rounds.get(client) == round_ else None,
         )
 
-    def _accepted(self, results: Iterator[Result], guard: Guard, round_: int, tally: _Tally) -> Iterator[Upload]:
-        """Pass on what the guard accepts; count and name the rest."""
+    def _sound(self, results: Iterable[Result], guard: Guard, screen: Screen, tally: _Tally) -> Iterator[Result]:
+        """Pass on what fits the schema, and take down its norms; count and name the rest."""
+        for result in results:
+            tally.bytes_up += result.upload.nbytes
+            if reason := guard.problem(result.upload):
+                self._reject(result.upload.client, reason, tally)
+                continue
+            screen.measure(result.upload)
+            yield result
+
+    def _screened(self, results: list[Result], screen: Screen, tally: _Tally) -> Iterator[Result]:
+        """Clip or drop what is far beyond the others."""
+        flags = screen.flags()
+        for result in results:
+            mine = [flag for flag in flags if flag.client == result.upload.client]
+            if mine and screen.settings.norm == "drop":
+                self._reject(result.upload.client, f"the norm of its {mine[0].what} has z = {mine[0].z:.1f}", tally)
+            else:
+                yield replace(result, upload=screen.clip(result.upload, mine)) if mine else result
+
+    def _reject(self, client: int, reason: str, tally: _Tally) -> None:
+        known = type(client) is int and 0 <= client < len(self.allocation.clients)
+        if known:
+            self.progress.strikes[client] = self.progress.strikes.get(client, 0) + 1
+        name = self.allocation.clients[client].name if known else "a stranger"
+        tally.rejected.append({"client": name, "reason": reason})
+
+    def _described(self, flag: Flag) -> Metrics:
+        return {"client": self.allocation.clients[flag.client].name, "what": flag.what, "z": round(flag.z, 2)}
+
+    def _accepted(self, results: Iterable[Result], round_: int, tally: _Tally) -> Iterator[Upload]:
+        """Take note of what is accepted, and pass it on."""
         for result in results:
             upload = result.upload
-            tally.bytes_up += upload.nbytes
-            if reason := guard.problem(upload):
-                tally.rejected.append({"client": self.allocation.clients[upload.client].name, "reason": reason})
-                continue
+            self.progress.strikes.pop(upload.client, None)
             if result.remembered:  # a rejected round leaves no trace: the client goes on from its last good memory
                 self.progress.memories[upload.client] = round_
             tally.add_losses(upload)

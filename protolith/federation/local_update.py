@@ -8,19 +8,21 @@ from typing import Any, cast
 import torch
 
 from protolith import records
+from protolith.attacks import attackers, forged, poisoned
 from protolith.data.domain import Split, Task
 from protolith.data.protocols import Allocation, allocate, data_of, select
 from protolith.errors import UserError
 from protolith.evaluation.accuracy import Chunk, count_correct
 from protolith.federation.protection import refuse_unprotected
 from protolith.federation.setup import Setup
-from protolith.methods import with_exchange
+from protolith.methods import with_exchange, with_prototypes
 from protolith.methods.base import Context, Roster
-from protolith.methods.fedavg import load_weights
+from protolith.methods.fedavg import Server, load_weights
 from protolith.methods.registry import Method, get_method
+from protolith.methods.robust import Robust
 from protolith.models import Network, build_model
 from protolith.records import Broadcast, Record, Upload, clone
-from protolith.seeds import derive
+from protolith.seeds import derive, generator
 
 
 def choose_device(name: str) -> torch.device:
@@ -54,6 +56,9 @@ class Workplace:
         self.method = composed(get_method(setup.method), setup)
         self.params = self.method.params.model_validate(setup.params)
         refuse_unprotected(setup.privacy, self.method, self.params)
+        if setup.robust != "mean" and (reason := self.method.server.robust_problem(setup.robust)):
+            raise UserError(f"robust = '{setup.robust}' is not for {setup.method}: {reason}.")
+        self.attackers = attackers(setup.attack, len(self.allocation.clients), setup.seed)
         self.device = choose_device(setup.device)
         model = build_model(setup.model.name, len(task.classes), setup.model.width, setup.seed)
         self.method.client.check(model)
@@ -72,6 +77,14 @@ class Workplace:
         with torch.inference_mode():
             return int(cast(Network, self.model).features(probe).shape[1])
 
+    def server(self, weights: Record | None = None) -> Server:
+        """The method's server, as the settings want it; it starts from these weights or from those of the seed."""
+        server = self.method.server(self.params, self.initial if weights is None else weights, self.roster())
+        server.robust = Robust(self.setup.robust, self.setup.robust_share)
+        if isinstance(server, with_prototypes.Server):  # with noise, or with classes left out, they do not add up
+            server.exact_counts = self.setup.privacy.noise == 0 and self.setup.privacy.least == 1
+        return server
+
     def client_data(self, client: int) -> Split:
         """The private data set of a client."""
         return data_of(self.task, self.allocation.clients[client])
@@ -85,9 +98,15 @@ class Workplace:
         self, client: int, round_: int, broadcast: Broadcast, memory: Record, evaluate: bool = False
     ) -> tuple[Upload, Record]:
         """Run `local_update` for one client; with `evaluate`, test its model on everything afterwards."""
-        upload, new_memory = local_update(self.method.client, self.context(client, round_, broadcast, memory))
+        context = self.context(client, round_, broadcast, memory)
+        attack, lies = self.setup.attack, client in self.attackers
+        if lies:
+            context.data = poisoned(attack, context.data, context.classes)
+        upload, new_memory = local_update(self.method.client, context)
         if evaluate:
             upload.metrics.update(self._own_accuracy(broadcast.knowledge))
+        if lies:
+            upload = forged(attack, upload, broadcast, generator(self.setup.seed, "attack", round_, client))
         return upload, new_memory
 
     def context(self, client: int, round_: int, broadcast: Broadcast, memory: Record) -> Context:

@@ -4,8 +4,10 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from protolith.attacks import Attack
 from protolith.data.protocols import Protocol
 from protolith.methods.base import Training
+from protolith.methods.robust import Kind
 from protolith.prototypes.privacy import Privacy
 
 
@@ -16,6 +18,24 @@ class ModelSettings(BaseModel):
 
     name: str = Field("resnet10", description="the network (resnet10, resnet18, or a registered one)")
     width: int = Field(64, ge=1, description="channels of the first stage; 64 in the papers")
+
+
+class GuardSettings(BaseModel):
+    """What the server does about uploads that are wrong or odd."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    strikes: int = Field(
+        3, ge=0, description="a client whose uploads were rejected so many times in a row sits out; 0: never"
+    )
+    norm: Literal["flag", "clip", "drop"] = Field(
+        "flag",
+        description="what becomes of an upload whose norm is far beyond the others': it is named in the metrics, and "
+        "with clip brought down to the limit, with drop rejected (these two hold a round's uploads in memory)",
+    )
+    z: float = Field(
+        8.0, gt=0, description="how far: robust deviations of the norm's logarithm from the round's median"
+    )
 
 
 class Setup(BaseModel):
@@ -41,6 +61,14 @@ class Setup(BaseModel):
     )
     device: str = Field("auto", pattern=r"^(auto|cpu|mps|cuda(:\d+)?)$", description="auto, cpu, cuda or mps")
     plugins: list[str] = Field([], description="modules or .py files with methods or models of your own")
+    robust: Kind = Field(
+        "mean",
+        description="how the server makes one of many uploads: the method's own mean, or a rule that bears bad clients "
+        "(clip, trimmed, median, geometric-median, multi-krum; a round's uploads are then all held in memory)",
+    )
+    robust_share: float = Field(0.2, ge=0, lt=0.5, description="share of bad clients that `robust` has to bear")
+    guard: GuardSettings = GuardSettings()
+    attack: Attack = Attack()
     protocol: Protocol = Protocol()
     model: ModelSettings = ModelSettings()
     training: Training = Training()

@@ -8,6 +8,11 @@ from torch import Tensor
 from protolith.records import Record
 
 
+def is_buffer(name: str) -> bool:
+    """Tell whether a name of a state dict is one of BatchNorm's buffers."""
+    return name.endswith(("running_mean", "running_var", "num_batches_tracked"))
+
+
 class RecordMean:
     """The weighted mean of records, updated as they come.
 

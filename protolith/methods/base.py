@@ -13,7 +13,9 @@ from protolith.data.augment import crop, flip, to_input
 from protolith.data.domain import Split
 from protolith.data.styles import Draw
 from protolith.prototypes.privacy import Privacy
-from protolith.records import Record, all_finite
+from protolith.records import Record
+
+LARGEST = 1e15  # larger numbers are refused: their squares, and sums of these, would leave float32
 
 
 class Params(BaseModel):
@@ -131,6 +133,8 @@ class Spec:
 
     def problem(self, tensor: Tensor, lengths: dict[str, int]) -> str | None:
         """Say what is wrong with a tensor, or nothing; `lengths` are those chosen so far, and are added to."""
+        if not isinstance(tensor, Tensor) or tensor.layout is not torch.strided:
+            return "is not a plain tensor"
         shape = list(tensor.shape)
         if len(shape) == len(self.shape):
             chosen = {word: have for word, have in zip(self.shape, shape, strict=True) if isinstance(word, str)}
@@ -140,12 +144,16 @@ class Spec:
             return f"has shape {shape} instead of {wanted}"
         if tensor.dtype != self.dtype:
             return f"is {tensor.dtype} instead of {self.dtype}"
-        if not all_finite(tensor):
+        if tensor.dtype == torch.bool or not tensor.numel():
+            return None
+        lowest, highest = (float(number) for number in torch.aminmax(tensor))  # both are NaN where one number is
+        if not (math.isfinite(lowest) and math.isfinite(highest)):
             return "has numbers that are not finite"
-        if self.least is not None and tensor.numel() and float(tensor.min()) < self.least:
-            return f"has numbers below {self.least:g}"
-        if self.most is not None and tensor.numel() and float(tensor.max()) > self.most:
-            return f"has numbers above {self.most:g}"
+        least, most = (-LARGEST if self.least is None else self.least), (LARGEST if self.most is None else self.most)
+        if lowest < least:
+            return f"has numbers below {least:g}"
+        if highest > most:
+            return f"has numbers above {most:g}"
         return None
 
 

@@ -58,16 +58,19 @@ class Server(fedavg.Server):
 
     def aggregate(self, uploads: Iterable[Upload]) -> list[Upload]:
         """Average everything (the mean head is for programs that know of one head only), and keep each head."""
-        new = clone(self.knowledge)
+        sent: list[Record] = []
 
         def collect() -> Iterator[Upload]:
             for upload in uploads:
-                for name, tensor in head_of(upload.weights).items():
-                    new[f"heads/{name}"][upload.client] = tensor
-                new["trained"][upload.client] = True
+                sent.append(clone(head_of(upload.weights)))
                 yield upload
 
         light = super().aggregate(collect())
+        new = clone(self.knowledge)
+        clients = [upload.client for upload in light]
+        for name in head_of(self.weights):
+            new[f"heads/{name}"][clients] = self.robust.moderate(torch.stack([head[name] for head in sent]))
+        new["trained"][clients] = True
         self.knowledge = new
         return light
 

@@ -10,10 +10,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from protolith.methods.averaging import RecordMean
+from protolith.methods.averaging import is_buffer as is_buffer
 from protolith.methods.base import Batch, Context, Output, Roster, Spec, Terms, batches
 from protolith.methods.base import Params as Params
 from protolith.methods.registry import Method
+from protolith.methods.robust import Kind, Robust
 from protolith.records import Broadcast, Record, Upload, clone, under_prefix, with_prefix
 
 
@@ -120,6 +121,8 @@ class Server:
 
     # Whose accuracy the tables give: the global model's, or the clients' own.
     evaluates: ClassVar[Literal["global", "clients"]] = "global"
+    # How uploads become one: the mean, unless the run says otherwise.
+    robust = Robust()
 
     def __init__(self, params: Any, weights: Record, roster: Roster) -> None:
         self.params = params
@@ -133,6 +136,15 @@ class Server:
         """Gather what goes to a client."""
         return Broadcast(self.weights, self.knowledge)
 
+    @classmethod
+    def robust_problem(cls, kind: Kind) -> str | None:
+        """Say why a robust rule makes no sense for this method, or nothing."""
+        return None
+
+    def origin(self) -> Record:
+        """The weights that clients set out from: what their moves are measured from."""
+        return self.weights
+
     def expects(self, name: str) -> bool:
         """Tell whether an upload has the weight of that name."""
         return True
@@ -141,9 +153,13 @@ class Server:
         """Say what the knowledge in an upload must look like."""
         return {}
 
+    def problem(self, upload: Upload) -> str | None:
+        """Say what in an upload does not fit together, once its parts fit the schema; or nothing."""
+        return None
+
     def aggregate(self, uploads: Iterable[Upload]) -> list[Upload]:
         """Average the weights as they come; give the uploads back without them."""
-        mean = RecordMean()
+        mean = self.robust.averaging(self.origin())
         light = []
         for upload in uploads:
             mean.add(upload.weights, self.weight(upload))
@@ -165,11 +181,6 @@ class Server:
         self.weights = under_prefix("weights", state)
         self.knowledge = under_prefix("knowledge", state)
         self.extra = under_prefix("extra", state)
-
-
-def is_buffer(name: str) -> bool:
-    """Tell whether a name of a state dict is one of BatchNorm's buffers."""
-    return name.endswith(("running_mean", "running_var", "num_batches_tracked"))
 
 
 def load_weights(model: nn.Module, weights: Record) -> None:

@@ -9,7 +9,6 @@ from torch import Tensor, nn
 
 from protolith.losses import inner_product, proximal
 from protolith.methods import base, fedavg
-from protolith.methods.averaging import RecordMean
 from protolith.methods.base import Batch, Output, Roster
 from protolith.methods.fedavg import is_buffer
 from protolith.methods.registry import Method
@@ -77,9 +76,14 @@ class Server(fedavg.Server):
         share = m * self.roster.counts[client] / n if self.params.adaptive else 1.0
         return Broadcast(self.cloud, {**self.knowledge, "alpha": torch.tensor(self.params.alpha / share)})
 
+    def origin(self) -> Record:
+        """Clients set out from θ̄ + h."""
+        return self.cloud
+
     def aggregate(self, uploads: Iterable[Upload]) -> list[Upload]:
         """θ̄ is the uniform mean; buffers are weighted by images; h grows by the moves of the active clients."""
-        parameters, buffers, light = RecordMean(), RecordMean(), []
+        parameters, buffers = self.robust.averaging(self.origin()), self.robust.averaging(self.origin())
+        light = []
         for upload in uploads:
             parameters.add(_parameters(upload.weights), 1.0)
             buffers.add({name: t for name, t in upload.weights.items() if is_buffer(name)}, self.weight(upload))

@@ -12,7 +12,9 @@ from protolith.data.augment import to_input
 from protolith.data.domain import Split
 from protolith.methods import base, fedavg
 from protolith.methods.base import Roster, Spec
+from protolith.methods.fedavg import stacked
 from protolith.methods.registry import Method
+from protolith.methods.robust import Kind
 from protolith.records import Record, Upload
 
 PASS_BATCH = 64
@@ -82,9 +84,15 @@ class Server(fedavg.Server):
         clients = len(roster.counts)
         self.extra = {"a": torch.full((clients,), 1.0 / clients, dtype=torch.float64)}
 
+    @classmethod
+    def robust_problem(cls, kind: Kind) -> str | None:
+        """A rule that counts every client alike leaves nothing of the weights."""
+        return "its weights of the clients would have no effect" if kind in ("median", "geometric-median") else None
+
     def schema(self) -> dict[str, Spec]:
-        """One cost, and whether it was measured."""
-        return {"cost": Spec(()), "measured": Spec((), torch.bool)}
+        """One cost, and whether it was measured; error rates differ by 1 at most."""
+        most = 1.0 if self.params.metric == "accuracy" else None
+        return {"cost": Spec((), least=None if most is None else -most, most=most), "measured": Spec((), torch.bool)}
 
     def weight(self, upload: Upload) -> float:
         """The weight of a client's model in the mean."""
@@ -96,7 +104,7 @@ class Server(fedavg.Server):
         measured = [upload for upload in light if bool(upload.knowledge["measured"])]
         if measured:
             clients = torch.tensor([upload.client for upload in measured])
-            costs = torch.stack([upload.knowledge["cost"] for upload in measured]).double()
+            costs = self.robust.moderate(stacked(measured, "cost")[:, None])[:, 0].double()
             step = self.params.step * (1 - (self.round - 1) / self.roster.rounds)  # d_t; round t was the one before
             self.extra = {"a": adjusted(self.extra["a"], clients, costs, step, self.params.centre)}
         return light

@@ -72,10 +72,20 @@ class Server(with_prototypes.Server):
         """One for every client, or its number of images."""
         return 1.0 if self.params.models == "equal" else super().weight(upload)
 
+    def problem(self, upload: Upload) -> str | None:
+        """A client with images has clusters, and never more of them than images."""
+        number = len(upload.knowledge["labels"])
+        if not 0 < number <= upload.count:
+            return f"sends {number} prototypes of {upload.count} images"
+        return super().problem(upload)
+
     def aggregate(self, uploads: Iterable[Upload]) -> list[Upload]:
         """Average models, then cluster the union; a class that nobody sent keeps its clusters."""
         light = super().aggregate(uploads)
         points, labels = (torch.cat([upload.knowledge[name] for upload in light]) for name in ("prototypes", "labels"))
+        if self.robust.kind != "mean":
+            senders = torch.cat([torch.full_like(u.knowledge["labels"], i) for i, u in enumerate(light)])
+            points = self.robust.within_reach(points, labels, senders)
         self.take_clusters(cluster_points(points, labels, self.params.partition))
         return light
 

@@ -5,7 +5,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
-from pydantic import Field
+from pydantic import Field, field_validator
 from torch import Tensor
 
 from protolith.losses import apa, class_means, contrast, different_class_partner, mixup_prototypes
@@ -40,6 +40,12 @@ class Params(with_prototypes.Params):
     aggregation: Literal["reweight", "average", "cluster"] = Field(
         "reweight", description="generalized prototypes by Eq. 4, as plain means, or as FINCH clusters (Table 5)"
     )
+    cap: float = Field(
+        0.0,
+        ge=0,
+        description="most that a client may weigh in Eq. 4, as a multiple of 1/M; 0: no limit, as the paper. Ours: the "
+        "farthest prototype weighs most, and the farthest may be a liar's",
+    )
     mixup: Literal["feature", "input", "off"] = Field(
         "feature", description="mix features (Eq. 7), images, or nothing (Table 6)"
     )
@@ -53,6 +59,13 @@ class Params(with_prototypes.Params):
     detach: bool = Field(
         True, description="hold the augmented prototypes fixed in Eq. 9; else collapsed classes minimise it too"
     )
+
+    @field_validator("cap")
+    @classmethod
+    def _feasible(cls, cap: float) -> float:
+        if 0 < cap < 1:
+            raise ValueError("weights of at most cap / M cannot add up to 1: 0 (off), or 1 and more")
+        return cap
 
 
 class Client(with_prototypes.Client):
@@ -125,7 +138,7 @@ class Server(with_prototypes.Server):
         elif self.params.aggregation == "average":
             self.take_global(*average(prototypes, counts), new_weight)  # Eq. 3
         else:
-            self.take_global(*reweight(prototypes, counts)[:2], new_weight)  # Eq. 4
+            self.take_global(*reweight(prototypes, counts, self.params.cap)[:2], new_weight)  # Eq. 4
         return light
 
 

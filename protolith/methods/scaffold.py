@@ -8,7 +8,6 @@ from pydantic import Field
 from torch import nn
 
 from protolith.methods import base, fedavg
-from protolith.methods.averaging import RecordMean
 from protolith.methods.base import Roster, Spec
 from protolith.methods.fedavg import is_buffer
 from protolith.methods.registry import Method
@@ -84,7 +83,7 @@ class Server(fedavg.Server):
 
     def aggregate(self, uploads: Iterable[Upload]) -> list[Upload]:
         """x ← x + η_g mean (y_i − x), and c moves by the active clients' share in the mean of all c_i."""
-        before, changes = self.weights, RecordMean()
+        before, changes = self.weights, self.robust.averaging()
 
         def collect() -> Iterator[Upload]:
             for upload in uploads:
@@ -94,9 +93,10 @@ class Server(fedavg.Server):
         light = super().aggregate(collect())
         counts = self.roster.counts
         share = changes.weight / (sum(counts) if self.params.average == "images" else len(counts))
-        self.extra = {f"c/{name}": self.extra[f"c/{name}"] + share * c for name, c in changes.mean().items()}
+        mean = changes.mean()
+        self.extra = {f"c/{name}": self.extra[f"c/{name}"] + share * c for name, c in mean.items()}
         if self.params.server_lr != 1.0:
-            moved = {n: torch.lerp(before[n], self.weights[n], self.params.server_lr) for n in changes.mean()}
+            moved = {n: torch.lerp(before[n], self.weights[n], self.params.server_lr) for n in mean}
             self.weights = {**self.weights, **moved}
         return light
 

@@ -79,12 +79,14 @@ class Client(fedavg.Client):
 class Server(fedavg.Server):
     """Expects prototypes and counts in every upload."""
 
+    exact_counts = True  # whether counts by class add up to the number of images
+
     def schema(self) -> dict[str, Spec]:
         """One row for each class."""
         classes, features = self.roster.classes, self.roster.features
         return {
             "prototypes": Spec((classes, features)),
-            "counts": Spec((classes,), torch.int64, least=0),
+            "counts": Spec((classes,), torch.int64, least=0, most=max(self.roster.counts)),
         }
 
     def take_global(self, new: Tensor, present: Tensor, new_weight: float = 1.0) -> None:
@@ -110,10 +112,17 @@ class Server(fedavg.Server):
             labels = torch.cat([labels, self.knowledge["cluster_labels"][kept]])
         self.knowledge = {**self.knowledge, "clusters": clusters, "cluster_labels": labels}
 
-    @staticmethod
-    def received(uploads: Sequence[Upload]) -> tuple[Tensor, Tensor]:
-        """All clients' prototypes [M, K, d] and their counts [M, K]."""
-        return stacked(uploads, "prototypes"), stacked(uploads, "counts")
+    def problem(self, upload: Upload) -> str | None:
+        """Every image of a client is behind one of its prototypes."""
+        if self.exact_counts and "counts" in upload.knowledge:
+            total = int(upload.knowledge["counts"].sum())
+            if total != upload.count:
+                return f"claims {upload.count} images, but its counts by class add up to {total}"
+        return super().problem(upload)
+
+    def received(self, uploads: Sequence[Upload]) -> tuple[Tensor, Tensor]:
+        """All clients' prototypes [M, K, d] and their counts [M, K], moderated where the run says so."""
+        return self.robust.prototypes(stacked(uploads, "prototypes"), stacked(uploads, "counts"))
 
 
 @contextmanager

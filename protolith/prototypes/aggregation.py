@@ -15,11 +15,12 @@ def average(prototypes: Tensor, counts: Tensor, *, weighted: bool = False) -> tu
     return _combine(prototypes, weights), (counts > 0).any(dim=0)
 
 
-def reweight(prototypes: Tensor, counts: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def reweight(prototypes: Tensor, counts: Tensor, cap: float = 0.0) -> tuple[Tensor, Tensor, Tensor]:
     """Weigh each client's prototype by its squared distance from the class's mean (I2PFL Eqs. 3-4).
 
     Returns [K, d], present [K] and the weights [M, K]. The weights are equal where there is no spread to
-    weigh by: one contributor, or identical prototypes.
+    weigh by: one contributor, or identical prototypes. With a `cap` (ours, not the paper's) no weight is above
+    cap / (number of clients that hold the class).
     """
     held = (counts > 0).double()
     equal = _shares(held)
@@ -27,7 +28,26 @@ def reweight(prototypes: Tensor, counts: Tensor) -> tuple[Tensor, Tensor, Tensor
     distances = (prototypes.double() - means).square().sum(dim=2) * held
     spread = (distances.sum(dim=0) > NO_SPREAD) & (held.sum(dim=0) > 1)
     weights = torch.where(spread, _shares(distances), equal)
+    if cap:
+        weights = capped(weights, held, cap)
     return _combine(prototypes, weights), (counts > 0).any(dim=0), weights.to(prototypes.dtype)
+
+
+def capped(weights: Tensor, held: Tensor, cap: float) -> Tensor:
+    """Limit weights [M, K] that sum to one to cap / M; the excess goes to the others in proportion to theirs.
+
+    Where all others have no weight they share it equally. `cap` is 1 (all alike) or more.
+    """
+    held = held > 0
+    most = cap / held.sum(dim=0).clamp_min(1)
+    full = torch.zeros_like(held)
+    for _ in range(len(weights)):  # a client that receives some of the excess may be the next to reach the limit
+        free = held & ~full
+        rest = 1.0 - most * full.sum(dim=0)
+        share = torch.where((weights * free).sum(dim=0) > 0, weights * free, free.to(weights))
+        weights = torch.where(full, most, _shares(share) * rest)
+        full = full | (held & (weights >= most))
+    return torch.minimum(weights, most)
 
 
 def ema(

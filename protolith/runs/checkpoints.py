@@ -29,6 +29,7 @@ class Description(BaseModel):
     round: int = Field(ge=0)
     memories: dict[int, int]
     own_accuracy: dict[int, dict[str, float]]
+    strikes: dict[int, int] = {}
     sha256: str
 
 
@@ -61,6 +62,7 @@ class Checkpoints:
                 round=progress.round,
                 memories=progress.memories,
                 own_accuracy=progress.own_accuracy,
+                strikes=progress.strikes,
                 sha256=_sha256(temporary / STATE),
             )
             write_text(temporary / PROGRESS, description.model_dump_json())
@@ -99,7 +101,8 @@ class Checkpoints:
             records.read(self.memory_file(client, round_))
         # Copied, because the files of a checkpoint are removed while the run goes on.
         state = records.clone(records.read(folder / STATE))
-        return Checkpoint(state, Progress(found.round, dict(found.memories), dict(found.own_accuracy)))
+        progress = Progress(found.round, dict(found.memories), dict(found.own_accuracy), dict(found.strikes))
+        return Checkpoint(state, progress)
 
     def _newest_first(self) -> list[Path]:
         found = [folder for folder in self.folder.iterdir() if NAME.fullmatch(folder.name)]

@@ -150,7 +150,7 @@ def _go_on(
     directory.remove_parts()
     roster = workplace.roster()
     initial = starting_weights(config, workplace).weights
-    server = workplace.method.server(workplace.params, initial, roster)
+    server = workplace.server(initial)
     workers = worker_count(config, len(workplace.allocation.clients))
     engine = sites or _engine(config, workplace, workers, nbytes(server.weights))
     try:
@@ -320,10 +320,17 @@ def summarise(
         "bytes_down": sum(line["bytes_down"] for line in lines),
         "bytes_up": sum(line["bytes_up"] for line in lines),
         "rejected": sum(len(line["rejected"]) for line in lines),
+        "flagged": sum(len(line.get("flagged", [])) for line in lines),
+        "sitting_out": lines[-1].get("sitting_out", []),
         "seconds": sum(line["seconds"]["total"] for line in lines),
         "versions": versions(),
         **summary_of(lines),
     }
+    if config.robust != "mean":
+        summary["robust"] = {"rule": config.robust, "share": config.robust_share}
+    if attack := config.attack.said():
+        names = [workplace.allocation.clients[client].name for client in sorted(workplace.attackers)]
+        summary["attack"] = {"kind": config.attack.kind, "said": attack, "clients": names}
     if "across" in tested[-1]:
         summary["across"] = _means(tested, "across")
     if "cross" in tested[-1]:

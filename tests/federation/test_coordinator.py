@@ -8,7 +8,7 @@ from protolith.data.protocols import Allocation, Client, Protocol, TestSet
 from protolith.errors import RunFailed, UserError
 from protolith.federation.coordinator import Coordinator
 from protolith.federation.engine import Result
-from protolith.federation.setup import Setup
+from protolith.federation.setup import GuardSettings, Setup
 from protolith.methods import fedavg
 from protolith.methods.base import Roster
 from protolith.records import Upload
@@ -37,8 +37,8 @@ class Engine:
         return {"d": float(weights["w"])}
 
 
-def coordinator(engine, tmp_path, protocol=None, **more):
-    setup = Setup(rounds=20, protocol=protocol or Protocol())
+def coordinator(engine, tmp_path, protocol=None, guard=None, **more):
+    setup = Setup(rounds=20, protocol=protocol or Protocol(), guard=guard or GuardSettings())
     server = fedavg.Server(None, {"w": torch.zeros(1)}, Roster((10, 20, 30), 3, 4, 20))
     return Coordinator(setup, Allocation(CLIENTS, TESTS), server, engine, tmp_path, **more)
 
@@ -160,3 +160,69 @@ def test_what_cannot_be_tested_is_refused(tmp_path):
         Coordinator(Setup(tested="global"), Allocation(CLIENTS, TESTS), server, Engine(), tmp_path)
     with pytest.raises(ValueError, match="needs buffers = 'local'"):
         Setup(tested="aggregated")
+
+
+NAN = {"w": torch.tensor([float("nan")])}
+
+
+def test_a_client_that_is_rejected_three_times_in_a_row_sits_out(tmp_path):
+    engine = Engine({1: Upload(1, 20, NAN)})
+    c = coordinator(engine, tmp_path)
+    lines = [c.run_round() for _ in range(2)]
+    del engine.uploads[1]  # one good upload, and the count begins anew
+    lines.append(c.run_round())
+    engine.uploads[1] = Upload(1, 20, NAN)
+    lines += [c.run_round() for _ in range(5)]
+    assert [line["clients"] for line in lines] == [3] * 6 + [2] * 2
+    assert [len(line["rejected"]) for line in lines] == [1, 1, 0, 1, 1, 1, 0, 0]
+    assert [line["sitting_out"] for line in lines] == [[]] * 6 + [["d-2"]] * 2
+    assert c.progress.strikes == {1: 3} == c.progress.copy().strikes
+
+
+def test_strikes_can_be_counted_otherwise_or_not_at_all(tmp_path):
+    for strikes, clients in ((1, [3, 2, 2, 2, 2]), (0, [3] * 5)):
+        c = coordinator(Engine({1: Upload(1, 20, NAN)}), tmp_path, guard=GuardSettings(strikes=strikes))
+        assert [c.run_round()["clients"] for _ in range(5)] == clients
+
+
+def test_when_everybody_sits_out_the_run_fails(tmp_path):
+    c = coordinator(Engine(), tmp_path)
+    c.progress.strikes = {0: 3, 1: 4, 2: 3}
+    with pytest.raises(RunFailed, match="all clients sit out: the last 3 uploads of each were rejected"):
+        c.run_round()
+
+
+def test_an_upload_of_nobody_is_named_and_harmless(tmp_path):
+    for stranger in (7, -1, "x"):
+        c = coordinator(Engine({1: Upload(stranger, 20, {"w": torch.ones(1)})}), tmp_path)
+        metrics = c.run_round()
+        assert metrics["rejected"] == [{"client": "a stranger", "reason": f"there is no client {stranger}"}]
+        assert metrics["mean"] == pytest.approx(2 * 30 / 40) and c.progress.strikes == {}
+
+
+@pytest.mark.parametrize(("norm", "last"), [("flag", 1e6), ("clip", None), ("drop", 0.0)])
+def test_an_absurd_upload_is_flagged_clipped_or_dropped(tmp_path, norm, last):
+    """Nine clients move by about one, the tenth by a million."""
+    clients = tuple(Client(i, f"d-{i + 1}", "d", torch.arange(10)) for i in range(10))
+    uploads = {i: Upload(i, 10, {"w": torch.tensor([1.0 + i / 10])}) for i in range(9)}
+    uploads[9] = Upload(9, 10, {"w": torch.tensor([1e6])})
+
+    class Percent(Engine):
+        def evaluate(self, weights, knowledge):
+            return {"d": 0.0}
+
+    server = fedavg.Server(None, {"w": torch.zeros(1)}, Roster((10,) * 10, 3, 4, 20))
+    setup = Setup(rounds=20, guard=GuardSettings(norm=norm))
+    c = Coordinator(setup, Allocation(clients, TESTS), server, Percent(uploads), tmp_path)
+    metrics = c.run_round()
+    (flagged,) = metrics["flagged"]
+    assert flagged["client"] == "d-10" and flagged["what"] == "weights" and flagged["z"] > 8
+    good = sum(1.0 + i / 10 for i in range(9))
+    found = float(server.weights["w"])
+    if norm == "flag":
+        assert found == pytest.approx((good + last) / 10)
+    elif norm == "drop":
+        assert found == pytest.approx(good / 9) and c.progress.strikes == {9: 1}
+        assert metrics["rejected"][0]["client"] == "d-10" and "norm of its weights" in metrics["rejected"][0]["reason"]
+    else:
+        assert good / 10 < found < 3 * good / 9 and metrics["rejected"] == [] and metrics["images"] == 100

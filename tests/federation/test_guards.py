@@ -4,6 +4,7 @@ import torch
 from protolith.federation.guards import Guard
 from protolith.methods import fedavg
 from protolith.methods.base import Roster, Spec
+from protolith.methods.registry import get_method
 from protolith.records import Upload
 
 
@@ -17,7 +18,7 @@ class Server(fedavg.Server):
         }
 
 
-WEIGHTS = {"w": torch.zeros(2, 3), "n": torch.tensor(0)}
+WEIGHTS = {"w": torch.zeros(2, 3), "n": torch.tensor(0), "bn.running_var": torch.ones(2)}
 KNOWLEDGE = {
     "prototypes": torch.zeros(3, 4),
     "clusters": torch.zeros(7, 4),
@@ -28,15 +29,16 @@ KNOWLEDGE = {
 
 @pytest.fixture
 def guard():
-    return Guard(Server(None, WEIGHTS, Roster((10, 20), 3, 4, 5)))
+    return Guard(Server(None, WEIGHTS, Roster((10, 20), 3, 4, 5)), tests=["pen"])
 
 
-def upload(client=0, count=10, weights=None, knowledge=None):
-    return Upload(client, count, {**WEIGHTS, **(weights or {})}, {**KNOWLEDGE, **(knowledge or {})})
+def upload(client=0, count=10, weights=None, knowledge=None, metrics=None):
+    return Upload(client, count, {**WEIGHTS, **(weights or {})}, {**KNOWLEDGE, **(knowledge or {})}, metrics or {})
 
 
 def test_a_good_upload_passes(guard):
     assert guard.problem(upload()) is None
+    assert guard.problem(upload(metrics={"ce": 1.5, "steps": 3, "accuracy/pen": 100.0})) is None
     assert (
         guard.problem(
             upload(1, 20, knowledge={"clusters": torch.zeros(0, 4), "labels": torch.zeros(0, dtype=torch.int64)})
@@ -63,6 +65,26 @@ def test_a_good_upload_passes(guard):
         ({"knowledge": {"labels": torch.zeros(6, dtype=torch.int64)}}, r"'labels' has shape \[6\] instead of \[7\]"),
         ({"knowledge": {"counts": torch.tensor([1, -1, 0])}}, "below 0"),
         ({"knowledge": {"extra": torch.zeros(1)}}, "knowledge 'extra' is not part"),
+        ({"knowledge": {"e\nx" * 50: torch.zeros(1)}}, r"knowledge 'e\?xe.*…' is not part"),
+        ({"weights": {"w": torch.full((2, 3), 3e38)}}, "numbers above 1e.15"),
+        ({"weights": {"w": torch.full((2, 3), -1e16)}}, "numbers below -1e.15"),
+        ({"weights": {"n": torch.tensor(2**60)}}, "'n' has numbers above"),
+        ({"weights": {"bn.running_var": torch.tensor([1.0, -0.1])}}, "'bn.running_var' has numbers below 0"),
+        ({"weights": {"w": None}}, "weight 'w' is not a plain tensor"),
+        ({"weights": {"w": torch.zeros(2, 3).to_sparse()}}, "weight 'w' is not a plain tensor"),
+        ({"client": "0"}, "no client 0"),
+        ({"client": True}, "no client True"),
+        ({"count": 9.5}, "claims 9.5 images"),
+        ({"count": 10**5000}, "claims a number of many digits images"),
+        ({"metrics": {"ce": float("nan")}}, "metric 'ce' is not a finite number"),
+        ({"metrics": {"ce": float("inf")}}, "metric 'ce' is not a finite number"),
+        ({"metrics": {"ce": "1"}}, "metric 'ce' is not a finite number"),
+        ({"metrics": {"ce": 1e31}}, "metric 'ce' is 1e.31, which cannot be"),
+        ({"metrics": {"x" * 65: 1.0}}, "has no name of 1 to 64 characters"),
+        ({"metrics": {7: 1.0}}, "metric '7' has no name"),
+        ({"metrics": {f"m{i}": 1.0 for i in range(65)}}, "has 65 metrics, more than 64"),
+        ({"metrics": {"accuracy/pen": 100.5}}, "metric 'accuracy/pen' is 100.5, which cannot be"),
+        ({"metrics": {"accuracy/moon": 50.0}}, "'accuracy/moon' is of no test set of this run"),
     ],
 )
 def test_a_bad_upload_is_named(guard, bad, sentence):
@@ -72,5 +94,42 @@ def test_a_bad_upload_is_named(guard, bad, sentence):
 
 
 def test_a_missing_part_is_named(guard):
-    assert guard.problem(Upload(0, 10, {"w": torch.zeros(2, 3)}, KNOWLEDGE)) == "weight 'n' is missing"
+    without = {name: tensor for name, tensor in WEIGHTS.items() if name != "n"}
+    assert guard.problem(Upload(0, 10, without, KNOWLEDGE)) == "weight 'n' is missing"
     assert guard.problem(Upload(0, 10, WEIGHTS, {})) == "knowledge 'clusters' is missing"
+
+
+def test_one_upload_of_each_awaited_client():
+    guard = Guard(Server(None, WEIGHTS, Roster((10, 20), 3, 4, 5)), awaited=[0])
+    assert guard.problem(upload()) is None
+    assert "has sent an upload already" in guard.problem(upload())
+    assert "nothing is expected" in guard.problem(upload(1))
+
+
+def test_counts_by_class_add_up_and_there_are_no_more_clusters_than_images():
+    fpl = get_method("fpl")
+    server = fpl.server(fpl.params(), {}, Roster((10, 20), 3, 4, 5))
+    sent = {"prototypes": torch.zeros(3, 4), "counts": torch.tensor([5, 0, 5])}
+    assert Guard(server).problem(Upload(0, 10, {}, sent)) is None
+    said = Guard(server).problem(Upload(1, 11, {}, sent))
+    assert said == "claims 11 images, but its counts by class add up to 10"
+    wrapped = {**sent, "counts": torch.tensor([2**62, 2**62, 2**63 - 1])}
+    assert "has numbers above 20" in Guard(server).problem(Upload(0, 10, {}, wrapped))
+    server.exact_counts = False
+    assert Guard(server).problem(Upload(1, 11, {}, sent)) is None
+    fedplvm = get_method("fedplvm")
+    server = fedplvm.server(fedplvm.params(), {}, Roster((10, 20), 3, 4, 5))
+    for number, said in ((0, "sends 0 prototypes of 10 images"), (10, None), (11, "sends 11 prototypes of 10 images")):
+        sent = {"prototypes": torch.zeros(number, 4), "labels": torch.zeros(number, dtype=torch.int64)}
+        assert Guard(server).problem(Upload(0, 10, {}, sent)) == said
+
+
+@pytest.mark.parametrize(("privacy", "exact"), [({}, True), ({"clip": 5.0, "noise": 1.0}, False), ({"least": 3}, False)])
+def test_noisy_counts_need_not_add_up(privacy, exact):
+    from protolith.data.tasks import load_task
+    from protolith.federation.local_update import Workplace
+    from protolith.runs.config import complete_for, resolve
+
+    task = load_task("mini")
+    settings = {"method": "fpl", "params": {"proto_pass": "eval_pass"}, "privacy": privacy, "model": {"width": 4}}
+    assert Workplace(complete_for(resolve([settings]), task), task).server().exact_counts is exact

@@ -143,7 +143,7 @@ def run_rounds(method, params=None, *, rounds=2, chosen=None, splits=None, model
             )
             torch.manual_seed(context.seed)
             upload, memories[client] = get_method(method).client(context).update()
-            assert Guard(server).problem(upload) is None
+            assert (problem := Guard(server).problem(upload)) is None, problem
             assert all(math.isfinite(value) for value in upload.metrics.values())
             uploads.append(upload)
         server.aggregate(iter(uploads))
@@ -313,10 +313,10 @@ def prototype_uploads(held, *, seed=3, dim=DIM, classes=CLASSES, identical=False
     common = torch.rand(classes, dim, generator=rng)
     for client, mine in enumerate(held):
         prototypes = common.clone() if identical else torch.rand(classes, dim, generator=rng)
-        counts = torch.randint(1, 9, (classes,), generator=rng)
+        counts = torch.randint(1, 6, (classes,), generator=rng)  # so that all of a client fit into its 20 images
         lacking = [k for k in range(classes) if k not in mine]
         prototypes[lacking], counts[lacking] = 0, 0
-        uploads.append(make_upload(client, prototypes=prototypes, counts=counts))
+        uploads.append(make_upload(client, count=int(counts.sum()), prototypes=prototypes, counts=counts))
     return uploads
 
 

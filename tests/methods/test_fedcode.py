@@ -257,7 +257,7 @@ def style_uploads(held, seed=3, identical=False, clients=None):
     styled = []
     for upload, client in zip(uploads, clients or range(len(uploads)), strict=True):
         style = common.clone() if identical else torch.rand(DIM, generator=rng)
-        styled.append(make_upload(client, style=style, **upload.knowledge))
+        styled.append(make_upload(client, count=upload.count, style=style, **upload.knowledge))
     return styled
 
 

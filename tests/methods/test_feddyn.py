@@ -21,6 +21,8 @@ from baseline_helpers import (
 from protolith.federation.coordinator import Coordinator, Progress, _Tally
 from protolith.federation.engine import Result
 from protolith.federation.guards import Guard
+from protolith.federation.screening import Screen
+from protolith.federation.setup import GuardSettings
 from protolith.methods.fedavg import is_buffer
 from protolith.methods.registry import get_method
 from protolith.records import clone, under_prefix, with_prefix
@@ -129,7 +131,8 @@ def test_a_rejected_upload_leaves_the_clients_h_as_it_was():
     coordinator.allocation = SimpleNamespace(clients=[SimpleNamespace(name="a"), SimpleNamespace(name="b")])
     tally = _Tally()
     results = iter([Result(good, True), Result(bad, True)])
-    assert list(coordinator._accepted(results, Guard(s), 4, tally)) == [good]
+    sound = coordinator._sound(results, Guard(s), Screen(GuardSettings(), s.origin()), tally)
+    assert list(coordinator._accepted(sound, 4, tally)) == [good]
     assert coordinator.progress.memories == {0: 4, 1: 3}
     assert [fault["client"] for fault in tally.rejected] == ["b"]
 

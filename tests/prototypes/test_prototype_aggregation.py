@@ -120,3 +120,59 @@ def test_keep_previous_changes_only_what_was_sent():
     result, present = keep_previous(previous, torch.tensor([3, 1, 0]), new, torch.tensor([2, 0, 0]))
     assert result.tolist() == [[5.0], [2.0], [0.0]]
     assert present.tolist() == [True, True, False]
+
+
+CAPS = {
+    "one far": [[0.0, 0.0], [0.1, 0.0], [0.0, 0.1], [50.0, 50.0]],
+    "two far": [[0.0, 0.0], [0.1, 0.0], [0.0, 0.2], [50.0, 50.0], [-60.0, 50.0], [0.3, 0.1]],
+    "identical": [[1.0, 2.0]] * 3,
+    "one client": [[1.0, 2.0]],
+    "two clients": [[1.0, 2.0], [5.0, 2.0]],
+}
+
+
+def plain_capped(weights, most):
+    """Fill up to the limit, the largest first, and give the rest to the others in proportion."""
+    weights, full = list(weights), set()
+    while True:
+        over = [i for i, w in enumerate(weights) if i not in full and w > most + 1e-15]
+        if not over:
+            return weights
+        full |= set(over)
+        free = [i for i in range(len(weights)) if i not in full]
+        rest, total = 1.0 - most * len(full), sum(weights[i] for i in free)
+        for i in full:
+            weights[i] = most
+        for i in free:
+            weights[i] = rest * weights[i] / total if total > 0 else rest / len(free)
+
+
+@pytest.mark.parametrize("cap", [1.0, 1.2, 2.0, 3.0, 100.0])
+@pytest.mark.parametrize("name", CAPS)
+def test_capped_weights(name, cap):
+    """Our own option: they sum to one and none is above cap / M, M the number of clients that hold the class."""
+    points = CAPS[name]
+    prototypes = torch.tensor([[p, p] for p in points])
+    counts = torch.ones(len(points), 2, dtype=torch.int64)
+    if len(points) > 3:
+        counts[0, 1] = 0  # the second class has one client fewer
+        prototypes[0, 1] = 0
+    for label in (0, 1):
+        held = [m for m in range(len(points)) if counts[m, label]]
+        _, _, before = reweight(prototypes, counts)
+        found, _, weights = reweight(prototypes, counts, cap)
+        most = cap / len(held)
+        assert float(weights[:, label].sum()) == pytest.approx(1.0, abs=1e-6)
+        assert float(weights[:, label].max()) <= most + 1e-6
+        expected = plain_capped([float(before[m, label]) for m in held], most)
+        assert [float(weights[m, label]) for m in held] == pytest.approx(expected, abs=1e-6)
+        mean = [sum(w * points[m][v] for w, m in zip(expected, held, strict=True)) for v in range(2)]
+        assert found[label].tolist() == pytest.approx(mean, rel=1e-5, abs=1e-5)
+        assert len(held) == len(points) or float(weights[0, label]) == 0.0
+
+
+def test_without_a_cap_nothing_changes():
+    prototypes, counts = torch.randn(4, 3, 5), torch.ones(4, 3, dtype=torch.int64)
+    assert all(
+        torch.equal(a, b) for a, b in zip(reweight(prototypes, counts), reweight(prototypes, counts, 0.0), strict=True)
+    )

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from protolith import records
-from protolith.data.protocols import Allocation, participants
+from protolith.data.protocols import Allocation
 from protolith.engines.flower.wire import Exchange, Reply, Request, Say, SiteFacts
 from protolith.engines.messages import read_trained, sentence, whole
 from protolith.errors import RunFailed
@@ -138,7 +138,7 @@ class FlowerEngine:
         if (now := self._coordinator) is None or now.progress.round + 1 >= self.setup.rounds:
             return []
         round_ = now.progress.round + 1
-        chosen, _ = participants(len(self.allocation.clients), self.setup.protocol, self.setup.seed, round_)
+        chosen, _ = now.participants(round_)
         jobs = []
         for client in chosen:
             spec, wrote = self.allocation.clients[client], now.progress.memories.get(client)

@@ -134,6 +134,8 @@ class Site:
 
     def _workplace(self, about: dict[str, Any]) -> Workplace:
         setup = Setup.model_validate(about["setup"])
+        if setup.attack.kind != "none":
+            raise UserError(f"site '{self.name}' simulates no attack: that is for simulations.")
         if setup.plugins:  # a server must not choose what a site imports
             raise UserError(f"site '{self.name}' loads no plugins: install a package with an entry point instead.")
         classes, (train, test) = tuple(about["classes"]), about["images"]

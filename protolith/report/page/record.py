@@ -67,6 +67,15 @@ def _uploads(runs: list[Run]) -> Iterator[str]:
     if len(rejected) > EVENTS:
         yield f"{len(rejected) - EVENTS} more rejected uploads."
     for run in runs:
+        if attack := run.config.attack.said():
+            yield f"Run {run.path.name}: {attack}."
+        if out := {name: line["round"] + 1 for line in reversed(run.metrics) for name in line.get("sitting_out", [])}:
+            words = ", ".join(f"{name} from round {first} on" for name, first in sorted(out.items())[:8])
+            yield f"Run {run.path.name}: clients sat out after rejected uploads ({words})."
+        flagged = Counter(f"{e['client']}'s {e['what']}" for line in run.metrics for e in line.get("flagged", []))
+        if flagged:
+            words = ", ".join(f"{name} {count} times" for name, count in flagged.most_common(8))
+            yield f"Run {run.path.name}: norms far beyond the others' ({words})."
         dropped = Counter(name for line in run.metrics for name in line.get("dropped", []))
         if dropped:
             words = ", ".join(f"{name} {count} times" for name, count in dropped.most_common(8))
