@@ -2,6 +2,8 @@
 
 import errno
 import json
+import math
+import mmap
 import os
 import struct
 from collections.abc import Iterator, Mapping
@@ -30,6 +32,7 @@ TYPES = {
     torch.uint8: "U8",
     torch.bool: "BOOL",
 }
+KINDS = {name: kind for kind, name in TYPES.items()}
 FORMAT = 1  # a later version that writes records in another way says so in their metadata; this one writes no number
 HEADER_BYTES = 64 << 20  # of a file: names and shapes of a million tensors
 MESSAGE_HEADER_BYTES = 4 << 20  # of a record in a message
@@ -102,7 +105,7 @@ def read(path: Path) -> Record:
 def read_with_about(path: Path) -> tuple[Record, dict[str, Any]]:
     """Read a record and what was written about it."""
     with _opened(path) as file:
-        return {name: _known(name, file.get_tensor(name)) for name in _names(file)}, _about(file, path)
+        return _mapped(path, _within(list(file.keys()))), _about(file, path)
 
 
 def read_about(path: Path) -> dict[str, Any]:
@@ -157,8 +160,29 @@ def _check_length(start: bytes, size: int, most: int) -> None:
         raise ValueError(f"its header has {length:,} bytes, and {most:,} are allowed")
 
 
-def _names(file: Any) -> list[str]:
-    return _within(list(file.keys()))
+def _mapped(path: Path, names: list[str]) -> Record:
+    """Map the tensors of a file that the library has found to be in order.
+
+    Its own `get_tensor` loses 64 bytes a call (0.8.0), which is 200 MB for 2,000 clients in 20 rounds.
+    """
+    with path.open("rb") as file:
+        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+    start = 8 + int(struct.unpack("<Q", mapped[:8])[0])
+    entries = json.loads(mapped[8:start])
+    return {name: _tensor(mapped, start, name, entries[name]) for name in names}
+
+
+def _tensor(mapped: mmap.mmap, start: int, name: str, entry: dict[str, Any]) -> Tensor:
+    kind = KINDS.get(entry["dtype"])
+    if kind is None:
+        raise ValueError(f"'{name}' is of type {entry['dtype']}, which no record has")
+    first, count = start + entry["data_offsets"][0], math.prod(entry["shape"])
+    if count == 0:
+        return torch.empty(entry["shape"], dtype=kind)
+    if first % kind.itemsize:  # other programs' files may not be aligned
+        piece = bytearray(mapped[first : first + count * kind.itemsize])
+        return torch.frombuffer(piece, dtype=kind).view(entry["shape"])
+    return torch.frombuffer(mapped, dtype=kind, count=count, offset=first).view(entry["shape"])
 
 
 def _within(names: list[str]) -> list[str]:
