@@ -61,7 +61,7 @@ def train(task: Task, name: str, method: str, noise: float, rounds: int) -> Run:
     config = complete_for(resolve([given]), task)
     place = Workplace(config, task)
     run = Run(name, config, place)
-    server = place.method.server(place.params, place.initial, place.roster())
+    server = place.server()
     account = Account(config, [client.name for client in place.allocation.clients])
     means = []
     with tempfile.TemporaryDirectory() as memory:

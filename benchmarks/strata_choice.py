@@ -57,7 +57,7 @@ def measure(name: str, data: Path) -> dict[str, object]:
     task = load_task("office10", data=data, size=config.size)
     config = complete_for(config, task)
     workplace = Workplace(config, without_test_images(task, config))
-    server = workplace.method.server(workplace.params, workplace.initial, workplace.roster())
+    server = workplace.server()
     lines = []
     with tempfile.TemporaryDirectory() as memory, one_thread():
         coordinator = Coordinator(config, workplace.allocation, server, InProcessEngine(workplace), Path(memory))

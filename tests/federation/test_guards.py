@@ -124,7 +124,9 @@ def test_counts_by_class_add_up_and_there_are_no_more_clusters_than_images():
         assert Guard(server).problem(Upload(0, 10, {}, sent)) == said
 
 
-@pytest.mark.parametrize(("privacy", "exact"), [({}, True), ({"clip": 5.0, "noise": 1.0}, False), ({"least": 3}, False)])
+@pytest.mark.parametrize(
+    ("privacy", "exact"), [({}, True), ({"clip": 5.0, "noise": 1.0}, False), ({"least": 3}, False)]
+)
 def test_noisy_counts_need_not_add_up(privacy, exact):
     from protolith.data.tasks import load_task
     from protolith.federation.local_update import Workplace

@@ -39,7 +39,7 @@ def place(task, method, privacy, secret=False, **others):
 
 
 def first_upload(workplace, round_=0, client=0):
-    server = workplace.method.server(workplace.params, workplace.initial, workplace.roster())
+    server = workplace.server()
     upload, _ = workplace.update(client, round_, server.broadcast(client), {})
     assert Guard(server).problem(upload) is None
     return upload
@@ -139,7 +139,7 @@ def test_noise_follows_from_seed_round_and_client_unless_it_is_secret(task):
 def test_rounds_in_which_no_class_is_sent(task, method):
     """Every class is below the threshold: the method goes on without prototypes."""
     workplace = place(task, method, {"least": 10**6})
-    server = workplace.method.server(workplace.params, workplace.initial, workplace.roster())
+    server = workplace.server()
     for round_ in range(3):
         server.round = round_
         uploads = [workplace.update(client, round_, server.broadcast(client), {})[0] for client in range(2)]

@@ -87,7 +87,7 @@ def test_one_client_alone(method, task):
     workplace = Workplace(complete_for(resolve([values]), task), task)
     label = task.by_name["pen"].train.labels
     object.__setattr__(workplace.allocation.clients[0], "rows", torch.nonzero(label == 3).flatten()[:16])
-    server = workplace.method.server(workplace.params, workplace.initial, workplace.roster())
+    server = workplace.server()
     memory = {}
     for round_ in range(3):
         server.round = round_
@@ -102,7 +102,7 @@ def test_one_client_alone(method, task):
 def test_an_update_is_a_pure_function(method, task):
     """The same broadcast and memory give the same upload, whatever the worker did before."""
     workplace = Workplace(complete_for(resolve([settings(method)]), task), task)
-    server = workplace.method.server(workplace.params, workplace.initial, workplace.roster())
+    server = workplace.server()
     memories = {}
     first = []
     for client in range(5):

@@ -11,6 +11,7 @@ from protolith.federation.guards import Guard
 from protolith.federation.local_update import Workplace
 from protolith.methods.registry import all_methods
 from protolith.methods.robust import Robust, RobustMean
+from protolith.methods.with_exchange import STYLE
 from protolith.records import is_finite
 from protolith.runs.config import complete_for, resolve
 
@@ -257,8 +258,10 @@ def test_every_method_composes_or_is_refused(method, task):
     plain = Workplace(complete_for(resolve([values]), task), task)
     first = plain.server()
     uploads = [plain.update(m, 0, first.broadcast(m), {})[0] for m in range(6)]
-    for tensor in (*uploads[2].weights.values(), *uploads[2].knowledge.values()):
-        if tensor.is_floating_point() and tensor.dim():
+    for name, tensor in (*uploads[2].weights.items(), *uploads[2].knowledge.items()):
+        if name == STYLE:
+            tensor.fill_(1.0)  # as far off as the guard lets it be
+        elif tensor.is_floating_point() and tensor.dim():
             tensor.mul_(1e6)
     for kind in RULES:
         config = complete_for(resolve([{**values, "robust": kind}]), task)

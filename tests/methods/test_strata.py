@@ -165,7 +165,7 @@ def test_every_method_can_exchange_styles(method, tmp_path):
     task = load_task("mini")
     config = complete_for(resolve([small(method)]), task)
     workplace = Workplace(config, task)
-    server = workplace.method.server(workplace.params, workplace.initial, workplace.roster())
+    server = workplace.server()
     uploads, memories = [], {}
     for client in range(4):
         upload, memories[client] = workplace.update(client, 0, server.broadcast(client), {})
