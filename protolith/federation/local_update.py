@@ -1,7 +1,8 @@
 """A client's work as a pure function of what it is given, and the place where it is done."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -77,10 +78,17 @@ class Workplace:
         return select(self.task.by_name[test.domain], test.rows[chunk.start : chunk.stop])
 
     def update(
-        self, client: int, round_: int, broadcast: Broadcast, memory: Record, evaluate: bool = False
+        self,
+        client: int,
+        round_: int,
+        broadcast: Broadcast,
+        memory: Record,
+        evaluate: bool = False,
+        copy: Callable[[Record], Record] = clone,
     ) -> tuple[Upload, Record]:
         """Run `local_update` for one client; with `evaluate`, test its model on everything afterwards."""
-        upload, new_memory = local_update(self.method.client, self.context(client, round_, broadcast, memory))
+        context = replace(self.context(client, round_, broadcast, memory), copy=copy)
+        upload, new_memory = local_update(self.method.client, context)
         if evaluate:
             upload.metrics.update(self._own_accuracy(broadcast.knowledge))
         return upload, new_memory

@@ -1,7 +1,7 @@
 """What a method is made of: options, a client half and a server half."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from protolith.data.augment import crop, flip, to_input
 from protolith.data.domain import Split
-from protolith.records import Record, all_finite
+from protolith.records import Record, all_finite, clone
 
 
 class Params(BaseModel):
@@ -90,6 +90,7 @@ class Context:
     seed: int
     device: torch.device
     run_seed: int = 0  # the same for all clients and rounds
+    copy: Callable[[Record], Record] = clone  # how an upload's weights are copied: an engine may say where to
 
 
 @dataclass(frozen=True)

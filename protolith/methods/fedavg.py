@@ -99,8 +99,8 @@ class Client:
 
     def upload(self) -> Upload:
         """Gather what goes to the server."""
-        weights = clone({name: tensor for name, tensor in self.model.state_dict().items() if self.sends(name)})
-        return Upload(self.context.client, len(self.data), weights, metrics=self.terms.means())
+        weights = {name: tensor for name, tensor in self.model.state_dict().items() if self.sends(name)}
+        return Upload(self.context.client, len(self.data), self.context.copy(weights), metrics=self.terms.means())
 
     def remember(self) -> Record:
         """Gather what this client needs in its next round."""
