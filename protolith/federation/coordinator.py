@@ -4,7 +4,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -55,6 +55,12 @@ class _Tally:
 
     def mean_losses(self) -> dict[str, float]:
         return {name: total / self.images for name, total in self.losses.items()}
+
+
+def _each(first: list[Upload], others: Iterator[Upload]) -> Iterator[Upload]:
+    """One upload after the other, none held here once it has been handed over."""
+    yield first.pop()
+    yield from others
 
 
 def which_models(setup: Setup, server: Server | type[Server]) -> Literal["global", "trained", "aggregated"]:
@@ -157,9 +163,9 @@ class Coordinator:
 
         jobs = [self._job(client, round_) for client in chosen]
         uploads = self._accepted(self.engine.train(jobs, broadcast), Guard(self.server), round_, tally)
-        first = next(uploads, None)
-        if first is not None:
-            self.server.aggregate(chain([first], uploads))
+        first = list(islice(uploads, 1))
+        if first:
+            self.server.aggregate(_each(first, uploads))
         elif tally.rejected:
             worst = tally.rejected[0]
             raise RunFailed(f"every upload of round {round_} was rejected; {worst['client']}: {worst['reason']}.")

@@ -2,7 +2,7 @@
 
 from protolith.methods.base import Spec
 from protolith.methods.fedavg import Server
-from protolith.records import Record, Upload
+from protolith.records import Record, Upload, is_finite
 
 
 class Guard:
@@ -34,7 +34,8 @@ class Guard:
         if extra := sorted(record.keys() - specs.keys()):
             return f"{what} '{extra[0]}' is not part of this method"
         lengths: dict[str, int] = {}
+        finite = is_finite(record)  # all at once; only if it is not so, each tensor is asked
         for name, spec in specs.items():
-            if fault := spec.problem(record[name], lengths):
+            if fault := spec.problem(record[name], lengths, finite):
                 return f"{what} '{name}' {fault}"
         return None

@@ -115,24 +115,29 @@ class Spec:
     least: float | None = None
     most: float | None = None
 
-    def problem(self, tensor: Tensor, lengths: dict[str, int]) -> str | None:
-        """Say what is wrong with a tensor, or nothing; `lengths` are those chosen so far, and are added to."""
-        shape = list(tensor.shape)
-        if len(shape) == len(self.shape):
-            chosen = {word: have for word, have in zip(self.shape, shape, strict=True) if isinstance(word, str)}
-            lengths.update({word: have for word, have in chosen.items() if word not in lengths})
-        wanted = [lengths.get(want, want) if isinstance(want, str) else want for want in self.shape]
-        if shape != wanted:
-            return f"has shape {shape} instead of {wanted}"
+    def problem(self, tensor: Tensor, lengths: dict[str, int], finite: bool = False) -> str | None:
+        """Say what is wrong with a tensor, or nothing; `lengths` are those chosen so far, and are added to.
+
+        With `finite` its numbers are known to be.
+        """
+        if tensor.shape != self.shape and (fault := self._other_shape(list(tensor.shape), lengths)):
+            return fault
         if tensor.dtype != self.dtype:
             return f"is {tensor.dtype} instead of {self.dtype}"
-        if not all_finite(tensor):
+        if not finite and not all_finite(tensor):
             return "has numbers that are not finite"
         if self.least is not None and tensor.numel() and float(tensor.min()) < self.least:
             return f"has numbers below {self.least:g}"
         if self.most is not None and tensor.numel() and float(tensor.max()) > self.most:
             return f"has numbers above {self.most:g}"
         return None
+
+    def _other_shape(self, shape: list[int], lengths: dict[str, int]) -> str | None:
+        if len(shape) == len(self.shape):
+            chosen = {word: have for word, have in zip(self.shape, shape, strict=True) if isinstance(word, str)}
+            lengths.update({word: have for word, have in chosen.items() if word not in lengths})
+        wanted = [lengths.get(want, want) if isinstance(want, str) else want for want in self.shape]
+        return f"has shape {shape} instead of {wanted}" if shape != wanted else None
 
 
 @dataclass

@@ -144,6 +144,7 @@ class Server:
         for upload in uploads:
             mean.add(upload.weights, self.weight(upload))
             light.append(upload.without_weights())
+            del upload  # before the next one comes, so that memory holds one
         self.weights = {**self.weights, **mean.mean()}
         return light
 

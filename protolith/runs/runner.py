@@ -67,8 +67,9 @@ def start(config: RunConfig, out: Path, observer: Observer) -> RunDirectory:
     config = complete_for(config, task)
     workplace = Workplace(config, task)  # refuses what cannot work before anything is written
     stopping.refuse_unsuitable(config, which_models(config, workplace.method.server))  # and so does this
-    for sentence in starting_weights(config, workplace).notes:
-        observer.say(sentence)
+    if config.init:
+        for sentence in starting_weights(config, workplace).notes:
+            observer.say(sentence)
     directory = RunDirectory.create(out, config)
     go_on(directory, config, workplace, observer)
     return directory
@@ -125,9 +126,8 @@ def go_on(
     """Run the rounds that are left, with an engine of this machine or at the sites."""
     with directory.lock(), one_thread():
         roster = workplace.roster()
-        initial = starting_weights(config, workplace).weights
-        server = workplace.method.server(workplace.params, initial, roster)
         workers = worker_count(config, len(workplace.allocation.clients))
+        server = workplace.method.server(workplace.params, starting_weights(config, workplace).weights, roster)
         engine = sites or _engine(config, workplace, workers, nbytes(server.weights))
         try:
             coordinator = Coordinator(

@@ -5,9 +5,6 @@ import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from protolith.data.sources.inventory import Inventory, Part, Row, inventory, part_of, printable
 from protolith.errors import UserError
 
@@ -94,6 +91,9 @@ def _csv(path: Path) -> Iterable[Line]:
 
 
 def _parquet(path: Path) -> Iterable[Line]:
+    import pyarrow as pa  # 40 MB that only those pay who have such a manifest
+    import pyarrow.parquet as pq
+
     try:
         table = pq.read_table(path)
         places = _places(path, [name.strip().lower() for name in table.column_names])
