@@ -167,6 +167,7 @@ def is_finite(record: Mapping[str, Tensor]) -> bool:
 
 def side_by_side(tensors: Sequence[Tensor]) -> Tensor | None:
     """One tensor over the numbers of several that lie one after another in memory, if they do; nothing is copied."""
+    tensors = [tensor for tensor in tensors if tensor.numel()]  # the others lie nowhere
     if not tensors:
         return None
     first = tensors[0]

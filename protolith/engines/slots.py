@@ -51,9 +51,9 @@ class Slot:
         places, self._end = _plan(kinds, -(-self._end // ALIGNED) * ALIGNED)
         self._reach(self._end)
         found = self._views(places)
-        for name, tensor in found.items():
-            tensor.copy_(record[name].detach())
-        return found
+        for name, tensor in record.items():
+            found[name].copy_(tensor.detach())
+        return {name: found[name] for name in record}  # in the order of the record, not of the slot
 
     def layout(self, record: Mapping[str, Tensor]) -> str:
         """Say where the tensors of a record lie; those that are not in the slot yet are put there."""
