@@ -185,3 +185,24 @@ def test_a_file_of_another_program_may_not_be_aligned(tmp_path):
     (tmp_path / "r").write_bytes(with_header(text, b"\x07" + content))
     found = records.read(tmp_path / "r")
     assert found["a"].tolist() == [7] and found["b"].tolist() == [1.5, -2.0]
+
+
+def test_tensors_side_by_side_are_one():
+    block = torch.arange(12.0)
+    parts = [block[0:2], block[2:8].view(2, 3), block[8:8], block[8:9].view(()), block[9:12]]
+    joined = records.side_by_side(parts)
+    assert joined is not None and torch.equal(joined, block) and joined.data_ptr() == block.data_ptr()
+    assert records.side_by_side([]) is None
+    assert records.side_by_side(parts[1:] + parts[:1]) is None
+    assert records.side_by_side([block[0:2], block[3:4]]) is None  # a gap
+    assert records.side_by_side([block[0:6].view(2, 3).T, block[6:]]) is None  # not row by row
+    assert records.side_by_side([block[0:2], block[2:4].view(torch.int32)]) is None
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+def test_finite_side_by_side(bad):
+    block = torch.full((12,), 3e38)  # the sum overflows
+    record = {"a": block[:5], "n": torch.tensor(3), "b": block[5:]}
+    assert records.is_finite(record)
+    block[-1] = bad
+    assert not records.is_finite(record)

@@ -9,22 +9,24 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import islice
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
-from protolith import records
 from protolith.data.domain import Task
 from protolith.data.protocols import TestSet
 from protolith.engines.messages import LINE, read_line, read_trained
+from protolith.engines.slots import Slot, read_once
 from protolith.engines.spool import make_spool
 from protolith.errors import DiskRefused, RunFailed, UserError
 from protolith.evaluation.accuracy import chunks
 from protolith.federation.engine import Job, Result
 from protolith.federation.setup import Setup
 from protolith.files import write_text
-from protolith.records import Broadcast, Record, Upload, under_prefix
+from protolith.records import Broadcast, Record, Upload, clone, under_prefix
 
+Message = dict[str, Any]
 ATTEMPTS = 3
 # One thread a process; and freed memory is kept, because the next batch needs as much again (5 to 9 % faster).
 ENVIRONMENT = {
@@ -54,7 +56,7 @@ class WorkerProcess:
             start_new_session=True,  # Ctrl-C is for the run, which then ends its workers
         )
 
-    def ask(self, message: dict[str, Any]) -> dict[str, Any]:
+    def ask(self, message: Message) -> Message:
         """Send one message and wait for the answer."""
         assert self.process.stdin is not None and self.process.stdout is not None
         try:
@@ -93,9 +95,11 @@ class LocalEngine:
         # How many jobs may be out of order, so that the uploads that wait for their turn stay within bounds.
         self._group = max(2 * workers, min(64, AHEAD // max(1, model_bytes)))
         self._closed = False
-        self._files = 0
         self._lock = threading.RLock()
-        self._shared: dict[int, tuple[Record, Path]] = {}
+        self._slots = 0
+        self._free: list[Path] = []
+        self._writes = 0
+        self._shared: dict[tuple[tuple[str, int], ...], tuple[Record, Message]] = {}
         self._idle: SimpleQueue[WorkerProcess] = SimpleQueue()
         self.processes = [WorkerProcess(self.spool) for _ in range(workers)]
         for process in self.processes:
@@ -104,55 +108,59 @@ class LocalEngine:
 
     def train(self, jobs: Sequence[Job], broadcast: Callable[[int], Broadcast]) -> Iterator[Result]:
         """Start the largest clients first; hand results over in the order of the jobs."""
-        futures: dict[int, Future[Result]] = {}
-        for first in range(0, len(jobs), self._group):
-            for job in sorted(jobs[first : first + self._group], key=lambda job: -job.size):
-                futures[job.client] = self._threads.submit(self._train, job, broadcast)
+        groups = (jobs[first : first + self._group] for first in range(0, len(jobs), self._group))
+        waiting = iter([job for group in groups for job in sorted(group, key=lambda job: -job.size)])
+        asked: dict[int, Future[tuple[Path, Message]]] = {}
+
+        def ask_for(count: int) -> None:
+            for job in islice(waiting, count):
+                asked[job.client] = self._threads.submit(self._train, job, broadcast)
+
         try:
+            # With a whole group under way, the job whose turn it is always among them.
+            ask_for(self._group + len(self.processes))
             for job in jobs:
-                yield futures.pop(job.client).result()
+                yield self._result(job, *asked.pop(job.client).result())
+                ask_for(1)
         finally:
             self._forget_shared()
 
-    def _train(self, job: Job, broadcast: Callable[[int], Broadcast]) -> Result:
+    def _train(self, job: Job, broadcast: Callable[[int], Broadcast]) -> tuple[Path, Message]:
+        """Have a client's work done: the slot with the upload, and the worker's answer."""
         message = broadcast(job.client)
-        upload_file, knowledge_file = self._new_file(), self._new_file()
-        records.write(knowledge_file, message.knowledge)
+        slot = self._take_slot()
         answer = self._ask(
             f"client {job.name}",
             {
                 "kind": "train",
                 "client": job.client,
                 "round": job.round,
-                "weights": str(self._share(message.weights)),
-                "knowledge": str(knowledge_file),
+                "weights": self._share(message.weights),
+                "knowledge": self._share(message.knowledge),
                 "memory_in": str(job.memory_in) if job.memory_in else "",
                 "memory_out": str(job.memory_out),
-                "upload": str(upload_file),
+                "upload": str(slot),
                 "evaluate": job.evaluate,
                 "model_out": str(job.model_out) if job.model_out else "",
             },
         )
+        return slot, answer
+
+    def _result(self, job: Job, slot: Path, answer: Message) -> Result:
+        """Take an upload out of its slot, which is free again when nobody holds the weights any more."""
         try:
             said = read_trained(answer)
-        except ValueError as error:
+            record = read_once(slot, answer["layout"], lambda: self._free.append(slot))
+        except (ValueError, LookupError, TypeError) as error:
             raise RunFailed(f"client {job.name} gave an answer that cannot be used: {error}.") from None
-        record = records.read(upload_file)
-        for file in (upload_file, knowledge_file):
-            with contextlib.suppress(OSError):  # a mapped file cannot be removed everywhere; the spool goes later
-                file.unlink()
-        upload = Upload(
-            job.client,
-            said.count,
-            under_prefix("weights", record),
-            under_prefix("knowledge", record),
-            said.metrics,
-        )
+        # Servers keep the knowledge of all clients until the round ends: it must not keep the slots.
+        knowledge = clone(under_prefix("knowledge", record))
+        upload = Upload(job.client, said.count, under_prefix("weights", record), knowledge, said.metrics)
         return Result(upload, said.remembered)
 
     def evaluate(self, weights: Record, knowledge: Record) -> dict[str, float]:
         """Test weights on every test set, in chunks."""
-        files = {"weights": str(self._share(weights)), "knowledge": str(self._share(knowledge))}
+        files = {"weights": self._share(weights), "knowledge": self._share(knowledge)}
         pieces = chunks(self.tests)
         asked = [
             self._threads.submit(
@@ -177,7 +185,7 @@ class LocalEngine:
         self._threads.shutdown(cancel_futures=True)
         shutil.rmtree(self.spool, ignore_errors=True)
 
-    def _ask(self, who: str, message: dict[str, Any]) -> dict[str, Any]:
+    def _ask(self, who: str, message: Message) -> Message:
         """Have one worker answer; run the job again when the worker dies or the job fails."""
         problem = ""
         for _ in range(ATTEMPTS):
@@ -213,22 +221,24 @@ class LocalEngine:
             self.processes[self.processes.index(worker)] = fresh
         return fresh
 
-    def _new_file(self) -> Path:
+    def _take_slot(self) -> Path:
         with self._lock:
-            self._files += 1
-            return self.spool / f"{self._files}.safetensors"
+            if self._free:
+                return self._free.pop()
+            self._slots += 1
+            return self.spool / f"slot-{self._slots}"
 
-    def _share(self, record: Record) -> Path:
-        """Write a record that several jobs need once."""
+    def _share(self, record: Record) -> Message:
+        """Write a record that several jobs need once, and say where it is."""
+        key = tuple((name, id(tensor)) for name, tensor in record.items())
         with self._lock:
-            if id(record) not in self._shared:
-                path = self._new_file()
-                records.write(path, record)
-                self._shared[id(record)] = (record, path)
-            return self._shared[id(record)][1]
+            if key not in self._shared:
+                self._writes += 1
+                slot = Slot(self._take_slot())
+                where = {"slot": str(slot.path), "layout": slot.layout(record), "number": self._writes}
+                self._shared[key] = (record, where)
+            return self._shared[key][1]
 
     def _forget_shared(self) -> None:
-        for _, path in self._shared.values():
-            with contextlib.suppress(OSError):
-                path.unlink()
+        self._free.extend(Path(where["slot"]) for _, where in self._shared.values())
         self._shared.clear()

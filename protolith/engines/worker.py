@@ -1,6 +1,6 @@
 """A worker process: reads jobs as lines of JSON, does them, answers with lines of JSON.
 
-Tensors go through files in the spool directory. The worker ends when its input ends, so that it never
+Tensors go through slots in the spool directory. The worker ends when its input ends, so that it never
 outlives the process that started it.
 """
 
@@ -16,6 +16,7 @@ from typing import Any, TextIO
 
 from protolith import records
 from protolith.data.tasks import read_task_file
+from protolith.engines.slots import Slot
 from protolith.errors import UserError
 from protolith.evaluation.accuracy import Chunk
 from protolith.federation.local_update import Workplace
@@ -32,7 +33,8 @@ class Worker:
 
     def __init__(self, workplace: Workplace) -> None:
         self.workplace = workplace
-        self._held: dict[str, tuple[str, Record]] = {}
+        self._slots: dict[str, Slot] = {}
+        self._held: dict[str, tuple[int, Record]] = {}
 
     def answer(self, message: Message) -> Message:
         """Do what a message asks for."""
@@ -47,25 +49,35 @@ class Worker:
         except Exception as error:
             return _fault(error)
 
-    def _record(self, part: str, path: str) -> Record:
-        """Read a record of the broadcast, unless it is the one that was read last."""
-        if self._held.get(part, ("", {}))[0] != path:
-            self._held[part] = (path, records.read(Path(path)))
+    def _slot(self, path: str) -> Slot:
+        """Map a slot once: its pages are then there for good."""
+        if path not in self._slots:
+            self._slots[path] = Slot(Path(path))
+        return self._slots[path]
+
+    def _record(self, part: str, where: Message) -> Record:
+        """Find a record of the broadcast, unless it is the one that was found last."""
+        if self._held.get(part, (0, {}))[0] != where["number"]:
+            self._held[part] = (where["number"], self._slot(where["slot"]).get(where["layout"]))
         return self._held[part][1]
 
     def _train(self, message: Message) -> Message:
-        broadcast = Broadcast(self._record("weights", message["weights"]), records.read(Path(message["knowledge"])))
+        broadcast = Broadcast(
+            self._record("weights", message["weights"]), self._record("knowledge", message["knowledge"])
+        )
         memory = records.read(Path(message["memory_in"])) if message["memory_in"] else {}
+        slot = self._slot(message["upload"])
+        slot.clear()
         upload, remembered = self.workplace.update(
-            message["client"], message["round"], broadcast, memory, message["evaluate"]
+            message["client"], message["round"], broadcast, memory, message["evaluate"], copy=slot.put
         )
         if remembered:
             records.write(Path(message["memory_out"]), remembered)
         if message["model_out"]:
             self.workplace.write_model(Path(message["model_out"]))
         record = {**with_prefix("weights", upload.weights), **with_prefix("knowledge", upload.knowledge)}
-        records.write(Path(message["upload"]), record)
-        return {"count": upload.count, "metrics": upload.metrics, "remembered": bool(remembered)}
+        layout = slot.layout(record)
+        return {"count": upload.count, "metrics": upload.metrics, "layout": layout, "remembered": bool(remembered)}
 
     def _evaluate(self, message: Message) -> Message:
         weights = self._record("weights", message["weights"])

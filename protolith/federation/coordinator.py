@@ -4,7 +4,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from itertools import chain
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -60,6 +60,12 @@ class _Tally:
 
     def mean_losses(self) -> dict[str, float]:
         return {name: total / self.images for name, total in self.losses.items()}
+
+
+def _each(first: list[Upload], others: Iterator[Upload]) -> Iterator[Upload]:
+    """One upload after the other, none held here once it has been handed over."""
+    yield first.pop()
+    yield from others
 
 
 def which_models(setup: Setup, server: Server | type[Server]) -> Literal["global", "trained", "aggregated"]:
@@ -187,11 +193,12 @@ class Coordinator:
         if screen.settings.norm != "flag":
             sound = self._screened(list(sound), screen, tally)
         uploads = self._accepted(sound, round_, tally)
-        first = next(uploads, None)
-        if first is not None:
-            self.server.aggregate(chain([first], uploads))
+        first = list(islice(uploads, 1))
+        some = bool(first)
+        if some:
+            self.server.aggregate(_each(first, uploads))
         tally.flagged = [self._described(flag) for flag in screen.flags()]
-        if first is None and tally.rejected:
+        if not some and tally.rejected:
             worst = tally.rejected[0]
             raise RunFailed(f"every upload of round {round_} was rejected; {worst['client']}: {worst['reason']}.")
 

@@ -3,9 +3,13 @@
 import math
 from collections.abc import Collection
 
+import torch
+from torch import Tensor
+
+from protolith.methods import base
 from protolith.methods.base import Spec
 from protolith.methods.fedavg import Server
-from protolith.records import Record, Upload
+from protolith.records import Record, Upload, side_by_side
 
 METRICS = 64  # most numbers that an upload may tell besides accuracies
 NAME = 64  # longest name of such a number
@@ -60,8 +64,9 @@ class Guard:
         if extra := record.keys() - specs.keys():
             return f"{what} '{_short(min(extra, key=str))}' is not part of this method"
         lengths: dict[str, int] = {}
+        within = within_limits(record)  # all at once; only if that cannot be said, each tensor is asked
         for name, spec in specs.items():
-            if fault := spec.problem(record[name], lengths):
+            if fault := spec.problem(record[name], lengths, within):
                 return f"{what} '{name}' {fault}"
         return None
 
@@ -80,6 +85,17 @@ class Guard:
             if not (0 <= value <= 100 if name in accuracies else abs(value) <= LARGEST):
                 return f"metric '{_short(name)}' is {_short(value)}, which cannot be"
         return None
+
+
+def within_limits(record: Record) -> bool:
+    """Tell, at one look, that all floats of a record are allowed; False where that cannot be told at one look."""
+    if not all(isinstance(tensor, Tensor) and tensor.layout is torch.strided for tensor in record.values()):
+        return False
+    floats = [tensor for tensor in record.values() if tensor.is_floating_point()]
+    if (joined := side_by_side(floats)) is None:
+        return False
+    lowest, highest = (float(number) for number in torch.aminmax(joined))
+    return lowest >= -base.LARGEST and highest <= base.LARGEST
 
 
 def _never_negative(name: str) -> bool:

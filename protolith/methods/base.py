@@ -13,7 +13,7 @@ from protolith.data.augment import crop, flip, to_input
 from protolith.data.domain import Split
 from protolith.data.styles import Draw
 from protolith.prototypes.privacy import Privacy
-from protolith.records import Record
+from protolith.records import Record, clone
 
 LARGEST = 1e15  # larger numbers are refused: their squares, and sums of these, would leave float32
 
@@ -107,6 +107,7 @@ class Context:
     run_seed: int = 0  # the same for all clients and rounds
     privacy: Privacy = field(default_factory=Privacy)
     secret_noise: bool = False  # at a real site: noise that no seed can give again
+    copy: Callable[[Record], Record] = clone  # how an upload's weights are copied: an engine may say where to
 
 
 @dataclass(frozen=True)
@@ -131,20 +132,19 @@ class Spec:
     least: float | None = None
     most: float | None = None
 
-    def problem(self, tensor: Tensor, lengths: dict[str, int]) -> str | None:
-        """Say what is wrong with a tensor, or nothing; `lengths` are those chosen so far, and are added to."""
+    def problem(self, tensor: Tensor, lengths: dict[str, int], within: bool = False) -> str | None:
+        """Say what is wrong with a tensor, or nothing; `lengths` are those chosen so far, and are added to.
+
+        With `within` its numbers, if they are floats, are known to be finite and not above `LARGEST`.
+        """
         if not isinstance(tensor, Tensor) or tensor.layout is not torch.strided:
             return "is not a plain tensor"
-        shape = list(tensor.shape)
-        if len(shape) == len(self.shape):
-            chosen = {word: have for word, have in zip(self.shape, shape, strict=True) if isinstance(word, str)}
-            lengths.update({word: have for word, have in chosen.items() if word not in lengths})
-        wanted = [lengths.get(want, want) if isinstance(want, str) else want for want in self.shape]
-        if shape != wanted:
-            return f"has shape {shape} instead of {wanted}"
+        if tensor.shape != self.shape and (fault := self._other_shape(list(tensor.shape), lengths)):
+            return fault
         if tensor.dtype != self.dtype:
             return f"is {tensor.dtype} instead of {self.dtype}"
-        if tensor.dtype == torch.bool or not tensor.numel():
+        unlimited = self.least is None and self.most is None
+        if tensor.dtype == torch.bool or not tensor.numel() or (within and unlimited and tensor.is_floating_point()):
             return None
         lowest, highest = (float(number) for number in torch.aminmax(tensor))  # both are NaN where one number is
         if not (math.isfinite(lowest) and math.isfinite(highest)):
@@ -155,6 +155,13 @@ class Spec:
         if highest > most:
             return f"has numbers above {most:g}"
         return None
+
+    def _other_shape(self, shape: list[int], lengths: dict[str, int]) -> str | None:
+        if len(shape) == len(self.shape):
+            chosen = {word: have for word, have in zip(self.shape, shape, strict=True) if isinstance(word, str)}
+            lengths.update({word: have for word, have in chosen.items() if word not in lengths})
+        wanted = [lengths.get(want, want) if isinstance(want, str) else want for want in self.shape]
+        return f"has shape {shape} instead of {wanted}" if shape != wanted else None
 
 
 @dataclass

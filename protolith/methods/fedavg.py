@@ -104,8 +104,8 @@ class Client:
 
     def upload(self) -> Upload:
         """Gather what goes to the server."""
-        weights = clone({name: tensor for name, tensor in self.model.state_dict().items() if self.sends(name)})
-        return Upload(self.context.client, len(self.data), weights, metrics=self.terms.means())
+        weights = {name: tensor for name, tensor in self.model.state_dict().items() if self.sends(name)}
+        return Upload(self.context.client, len(self.data), self.context.copy(weights), metrics=self.terms.means())
 
     def remember(self) -> Record:
         """Gather what this client needs in its next round."""
@@ -164,6 +164,7 @@ class Server:
         for upload in uploads:
             mean.add(upload.weights, self.weight(upload))
             light.append(upload.without_weights())
+            del upload  # before the next one comes, so that memory holds one
         self.weights = {**self.weights, **mean.mean()}
         return light
 

@@ -7,7 +7,6 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import torch
 from pydantic import Field
-from scipy.optimize import nnls
 from torch import Tensor, nn
 
 from protolith.losses import align
@@ -182,6 +181,8 @@ def simplex_minimum(matrix: Tensor) -> Tensor | None:
     simplex the best s leaves q / (1 + q), q = u^T P u, which grows with q. That is a least-squares problem with
     non-negative unknowns, for which scipy has an exact active-set solver.
     """
+    from scipy.optimize import nnls  # 40 MB that only FedPAC's server needs
+
     size = len(matrix)
     scale = float(matrix.diagonal().mean())
     ridge = RIDGE * torch.eye(size, dtype=matrix.dtype)

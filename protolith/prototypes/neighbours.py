@@ -7,8 +7,6 @@ rounding errors choose among equally near neighbours; the tests compare the two.
 from typing import Literal
 
 import torch
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
 from protolith.losses import class_means
@@ -64,6 +62,9 @@ def _linked(neighbours: Tensor) -> Tensor:
 
     Points that share a first neighbour, the third case of FPL Eq. 4, are connected through it.
     """
+    from scipy.sparse import coo_array  # 20 MB that only those pay who cluster
+    from scipy.sparse.csgraph import connected_components
+
     target = neighbours.cpu().numpy()
     size = len(target)
     graph = coo_array((torch.ones(size).numpy(), (torch.arange(size).numpy(), target)), shape=(size, size))

@@ -69,8 +69,9 @@ def start(config: RunConfig, out: Path, observer: Observer) -> RunDirectory:
     config = complete_for(config, task)
     workplace = Workplace(config, task)  # refuses what cannot work before anything is written
     stopping.refuse_unsuitable(config, which_models(config, workplace.method.server))  # and so does this
-    for sentence in starting_weights(config, workplace).notes:
-        observer.say(sentence)
+    if config.init:
+        for sentence in starting_weights(config, workplace).notes:
+            observer.say(sentence)
     directory = RunDirectory.create(out, config)
     go_on(directory, config, workplace, observer)
     return directory

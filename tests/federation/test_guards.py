@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from protolith.federation.guards import Guard
+from protolith.federation.guards import Guard, within_limits
 from protolith.methods import fedavg
 from protolith.methods.base import Roster, Spec
 from protolith.methods.registry import get_method
@@ -135,3 +135,13 @@ def test_noisy_counts_need_not_add_up(privacy, exact):
     task = load_task("mini")
     settings = {"method": "fpl", "params": {"proto_pass": "eval_pass"}, "privacy": privacy, "model": {"width": 4}}
     assert Workplace(complete_for(resolve([settings]), task), task).server().exact_counts is exact
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf"), 1e16, -1e16])
+def test_one_look_at_weights_that_lie_side_by_side_sees_what_each_would_show(bad):
+    block = torch.linspace(-1, 1, 10)
+    record = {"a": block[:4], "n": torch.tensor(3), "b": block[4:]}
+    assert within_limits(record)
+    assert not within_limits({"a": block[:4], "b": block[5:]})  # a gap: it cannot be told
+    block[7] = bad
+    assert not within_limits(record)

@@ -7,9 +7,6 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from protolith import files
 from protolith.data.sources.inventory import Inventory, Part, Row, inventory, part_of, printable
 from protolith.errors import UserError
@@ -103,6 +100,9 @@ def _csv(path: Path) -> Iterable[Line]:
 
 
 def _parquet(path: Path) -> Iterable[Line]:
+    import pyarrow as pa  # 40 MB that only those pay who have such a manifest
+    import pyarrow.parquet as pq
+
     try:
         if not path.is_file():
             raise OSError("not a regular file")

@@ -1,4 +1,7 @@
-"""Parquet in the Hugging Face layout: columns image, label, and `domain` where a file holds several."""
+"""Parquet in the Hugging Face layout: columns image, label, and `domain` where a file holds several.
+
+pyarrow is imported where it is needed: a run whose images have been decoded before spares its 40 MB in every process.
+"""
 
 import json
 import re
@@ -8,9 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 import torch
 
 from protolith.data.domain import Domain, Split
@@ -52,6 +52,8 @@ class Rows:
 
     def sorted(self, classes: Sequence[str]) -> "Rows":
         """Order by class and file name, which is the order of class folders."""
+        import pyarrow as pa
+
         keys = [(classes[label], path or "") for label, path in zip(self.labels, self.paths, strict=True)]
         order = sorted(range(len(keys)), key=keys.__getitem__)
         return Rows(self.images.take(pa.array(order)), [self.paths[i] for i in order], [self.labels[i] for i in order])
@@ -100,6 +102,9 @@ def by_part(files: Sequence[Path]) -> dict[str, list[Path]]:
 
 def read_schema(file: Path) -> Schema:
     """Find the image, label and domain columns of a file."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
     try:
         schema = pq.read_schema(file)
     except (pa.ArrowException, OSError) as error:
@@ -128,6 +133,9 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _domains(file: Path) -> set[str]:
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
     schema = read_schema(file)
     values = pc.unique(pq.read_table(file, columns=["domain"])["domain"]).to_pylist()
     names = schema.domains
@@ -158,6 +166,8 @@ def _ordered_rows(files: Sequence[Path], domain: str, part: str, classes: tuple[
 
 
 def _join(parts: Sequence[Rows]) -> Rows:
+    import pyarrow as pa
+
     return Rows(
         pa.concat_arrays([part.images for part in parts]),
         [path for part in parts for path in part.paths],
@@ -166,6 +176,10 @@ def _join(parts: Sequence[Rows]) -> Rows:
 
 
 def _rows(file: Path, domain: str, classes: tuple[str, ...]) -> Rows:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
     schema = read_schema(file)
     wanted = schema.domains.index(domain) if schema.domains and domain in schema.domains else domain
     filters = [("domain", "=", wanted)] if schema.domain else None
