@@ -117,7 +117,7 @@ class LocalEngine:
                 asked[job.client] = self._threads.submit(self._train, job, broadcast)
 
         try:
-            # With a whole group under way, the job whose turn it is always among them.
+            # With a whole group under way, the job whose turn it is is always one of them.
             ask_for(self._group + len(self.processes))
             for job in jobs:
                 yield self._result(job, *asked.pop(job.client).result())
