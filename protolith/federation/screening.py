@@ -115,7 +115,7 @@ def clipped(upload: Upload, flag: Flag, origin: Mapping[str, Tensor]) -> Upload:
 def _squared_distance(tensor: Tensor, other: Tensor) -> float:
     """The squared distance of two tensors, in pieces that stay in the cache: five times faster for large ones."""
     total = 0.0
-    for piece, counterpart in zip(tensor.reshape(-1).split(PIECE), other.reshape(-1).split(PIECE), strict=True):
+    for piece, counterpart in zip(*(torch.split(t.reshape(-1), PIECE) for t in (tensor, other)), strict=True):
         difference = piece - counterpart
         total += float(torch.dot(difference, difference))
     return total
