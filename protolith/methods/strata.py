@@ -1,5 +1,6 @@
 """Strata: every site trains on its own images in the other sites' styles, and every style counts alike (our own)."""
 
+import torch
 from pydantic import Field
 from torch import Tensor
 
@@ -46,23 +47,18 @@ class Server(with_exchange.Server):
         """
         if not self.params.balance:
             return super().weight(upload)
-        images = domain_images(self.roster.counts, self.extra[with_exchange.CLUSTER])
-        cluster = int(self.extra[with_exchange.CLUSTER][upload.client])
-        return upload.count / (images[cluster] if cluster >= 0 else average(images))
+        cluster = self.extra[with_exchange.CLUSTER]
+        images = images_by_domain(torch.tensor(self.roster.counts), cluster)
+        own = int(cluster[upload.client])
+        return upload.count / float(images[own] if own >= 0 else images.mean())
 
 
-def domain_images(counts: tuple[int, ...], cluster: Tensor) -> dict[int, int]:
-    """The number of images of each pseudo-domain."""
-    images: dict[int, int] = {}
-    for count, label in zip(counts, cluster.tolist(), strict=True):
-        if label >= 0:
-            images[label] = images.get(label, 0) + count
-    return images
-
-
-def average(images: dict[int, int]) -> float:
-    """The mean number of images of a pseudo-domain; 1 where none is known."""
-    return sum(images.values()) / len(images) if images else 1.0
+def images_by_domain(counts: Tensor, cluster: Tensor) -> Tensor:
+    """The number of images of each pseudo-domain [J]; 1 where none is known."""
+    known = cluster >= 0
+    if not known.any():
+        return torch.ones(1, dtype=torch.float64)
+    return torch.bincount(cluster[known], weights=counts[known].double())
 
 
 METHOD = Method(
