@@ -137,6 +137,8 @@ def load_task(
     store, say = decoded.folder(cache), progress or silent
     if name not in TASKS:
         return load_own(folder_of(name), size or 32, store, say, skip_bad)
+    if Path(name).is_dir():
+        say(f"'{name}' is a task of that name; for the folder of that name write ./{name}")
     spec = TASKS[name]
     if name == "mini":
         return _load_mini(spec, size or spec.size, store, say)

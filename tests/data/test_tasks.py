@@ -292,3 +292,11 @@ def test_the_second_start_is_quick(shared_data, tmp_path):
     second = load_task("office10", data=shared_data, cache=tmp_path)
     assert time.perf_counter() - start < 0.5
     assert second.file == first.file and sizes(second) == sizes(first)
+
+
+def test_a_folder_with_the_name_of_a_task_is_pointed_at(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mini").mkdir()
+    said = []
+    load_task("mini", progress=said.append)
+    assert said[0] == "'mini' is a task of that name; for the folder of that name write ./mini"
