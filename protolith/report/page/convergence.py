@@ -2,7 +2,7 @@
 
 from protolith.report.figures import ACCURACY, curve
 from protolith.report.page.html import Html, join, plot_text, select, tag
-from protolith.report.page.plots import Figures, Trace, View, line_and_band
+from protolith.report.page.plots import Figures, Trace, View, line_and_band, rounds_axis
 from protolith.report.page.study import Setting, Study
 from protolith.runs.directory import Metrics
 
@@ -43,7 +43,7 @@ def _view(setting: Setting, domain: str | None) -> View:
     data.sort(key=lambda trace: "fill" not in trace)  # no band lies over a line
     title = f"{ACCURACY}, {plot_text(domain) if domain else 'mean of all domains'}"
     layout = {
-        "xaxis": {"title": {"text": "communication round"}, "tickformat": "d", "nticks": 8},
+        "xaxis": rounds_axis(max(len(run.metrics) for run in setting.runs)),
         "yaxis": {"title": {"text": title}},
         "hovermode": "x unified",
         "showlegend": True,

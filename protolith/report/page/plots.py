@@ -171,3 +171,8 @@ def _names(names: Sequence[str], most: int) -> dict[str, Any]:
 
 def _long(names: Sequence[str]) -> bool:
     return sum(len(name) + 2 for name in names) > 40
+
+
+def rounds_axis(last: int) -> dict[str, Any]:
+    """An axis of communication rounds up to the last: whole numbers only, and not more than fit."""
+    return {"title": {"text": "communication round"}, "tickformat": "d", "dtick": max(1, -(-last // 8)), "tick0": 0}

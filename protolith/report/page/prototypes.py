@@ -10,7 +10,7 @@ from torch import Tensor
 from protolith.prototypes import cluster_per_class, reweight
 from protolith.prototypes.neighbours import Partition
 from protolith.report.page.html import Html, join, select, table, tag
-from protolith.report.page.plots import SYMBOLS, Figures, Trace, View, heat_map, legend
+from protolith.report.page.plots import SYMBOLS, Figures, Trace, View, heat_map, legend, rounds_axis
 from protolith.report.page.study import Run, Setting, Study
 from protolith.report.style import point_looks
 from protolith.runs.diagnostics import Prototypes
@@ -134,7 +134,7 @@ def _moves(setting: Setting, held: dict[str, Run], figures: Figures) -> Html:
             }
             for name, way in ways.items()
         ]
-        axes = {"xaxis": {"title": {"text": "communication round"}, "tickformat": "d", "nticks": 8}}
+        axes = {"xaxis": rounds_axis(max((round_ for way in ways.values() for round_ in way), default=1))}
         views.append(View(data, {**axes, "yaxis": {"title": {"text": "1 − cosine, a round"}, "rangemode": "tozero"}}))
     words = "How far each client's prototypes moved in a round, a line for each client, coloured by its domain"
     return join(
