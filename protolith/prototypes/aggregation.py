@@ -46,7 +46,10 @@ def capped(weights: Tensor, held: Tensor, cap: float) -> Tensor:
         rest = 1.0 - most * full.sum(dim=0)
         share = torch.where((weights * free).sum(dim=0) > 0, weights * free, free.to(weights))
         weights = torch.where(full, most, _shares(share) * rest)
-        full = full | (held & (weights >= most))
+        reached = full | (held & (weights >= most))
+        if torch.equal(reached, full):
+            break
+        full = reached
     return torch.minimum(weights, most)
 
 
