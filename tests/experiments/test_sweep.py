@@ -404,3 +404,10 @@ def test_what_is_said_about_a_sweep(small, tmp_path, capsys):
         observer.close()
         said = capsys.readouterr().err
         assert "fedavg-seed0-0 done, mean accuracy 43.21" in said and "3 of 5 done, 1 failed, 1 to do" in said
+
+
+def test_a_new_option_at_its_default_renames_no_job(small):
+    plain = resolve([{**small, "method": "i2pfl"}])
+    older = plain.model_copy(update={"params": {name: v for name, v in plain.params.items() if name != "cap"}})
+    assert "cap" in plain.params and job_name(older) == job_name(plain)
+    assert job_name(resolve([{**small, "method": "i2pfl", "params": {"cap": 2.0}}])) != job_name(plain)
