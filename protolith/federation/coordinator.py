@@ -225,6 +225,7 @@ class Coordinator:
                 continue
             screen.measure(result.upload)
             yield result
+            del result  # before the next one comes, so that memory holds one
 
     def _screened(self, results: list[Result], screen: Screen, tally: _Tally) -> Iterator[Result]:
         """Clip or drop what is far beyond the others."""
@@ -261,7 +262,9 @@ class Coordinator:
                 self.progress.own_accuracy[upload.client] = own
             if self.listen:
                 self.listen(round_, upload)
+            del result  # whoever takes the upload is to be the only one who holds it
             yield upload
+            del upload
 
     def _accuracy(self) -> Metrics:
         if self.tested == "global":

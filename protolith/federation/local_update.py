@@ -24,6 +24,7 @@ from protolith.methods.fedavg import Server, load_weights
 from protolith.methods.registry import Method, get_method
 from protolith.methods.robust import Robust
 from protolith.models import Network, build_model
+from protolith.models.resnet import ResNet
 from protolith.records import Broadcast, Record, Upload, clone
 from protolith.seeds import derive, generator
 
@@ -83,8 +84,15 @@ class Workplace:
         return self._build() if first is None else first
 
     def _build(self) -> nn.Module:
-        return build_model(self.setup.model.name, len(self.task.classes), self.setup.model.width, self.setup.seed)
+        name = self.setup.model.name
+        model = build_model(name, len(self.task.classes), self.setup.model.width, self.setup.seed)
+        if self.setup.training.precision == "bfloat16":
+            if not isinstance(model, ResNet):
+                raise UserError(f"training.precision = 'bfloat16' is for resnet10 and resnet18, not for {name}.")
+            model.in_bfloat16 = True
+        return model
 
+    @cached_property
     def roster(self) -> Roster:
         """What the server may know about the clients."""
         counts = tuple(len(client.rows) for client in self.allocation.clients)
@@ -92,6 +100,8 @@ class Workplace:
 
     def _feature_length(self) -> int:
         network = self.model if self._first is None else self._first
+        if isinstance(head := cast(Network, network).head, nn.Linear):
+            return head.in_features  # a pass would load kernels that a server does not need
         probe = torch.zeros(1, 3, self.setup.size, self.setup.size, device=next(network.parameters()).device)
         network.eval()
         with torch.inference_mode():
@@ -99,7 +109,7 @@ class Workplace:
 
     def server(self, weights: Record | None = None) -> Server:
         """The method's server, as the settings want it; it starts from these weights or from those of the seed."""
-        server = self.method.server(self.params, self.initial if weights is None else weights, self.roster())
+        server = self.method.server(self.params, self.initial if weights is None else weights, self.roster)
         server.robust = Robust(self.setup.robust, self.setup.robust_share)
         if isinstance(server, with_prototypes.Server):  # with noise, or with classes left out, they do not add up
             server.exact_counts = self.setup.privacy.noise == 0 and self.setup.privacy.least == 1

@@ -17,7 +17,6 @@ from protolith.methods.averaging import is_buffer
 from protolith.records import Record, Upload
 
 FEW = 4  # of fewer uploads nobody can say which one is the odd one out
-PIECE = 1 << 15  # numbers that are looked at together
 LEAST_SPREAD = 0.1  # a difference of ten per cent is never odd, however alike the others are
 NORMAL = 1.4826  # MAD times this is the standard deviation of a normal distribution
 
@@ -67,8 +66,8 @@ def norms(upload: Upload, origin: Mapping[str, Tensor]) -> dict[str, float]:
     for name, tensor in upload.weights.items():
         if tensor.is_floating_point():
             what = "statistics" if is_buffer(name) else "weights"
-            move = _squared_distance(tensor, origin[name]) if name in origin else _norm(tensor) ** 2
-            squares[what] = squares.get(what, 0.0) + move
+            move = torch.dist(tensor, origin[name]).item() if name in origin else _norm(tensor)
+            squares[what] = squares.get(what, 0.0) + move**2
     found = {what: math.sqrt(total) for what, total in squares.items()}
     for name, tensor in upload.knowledge.items():
         what = name.split("/")[0]
@@ -110,15 +109,6 @@ def clipped(upload: Upload, flag: Flag, origin: Mapping[str, Tensor]) -> Upload:
             factor = (flag.limit / torch.as_tensor(size).clamp_min(1e-300)).clamp_max(1.0)
             knowledge[name] = (tensor.double() * factor).to(tensor.dtype)
     return replace(upload, knowledge=knowledge)
-
-
-def _squared_distance(tensor: Tensor, other: Tensor) -> float:
-    """The squared distance of two tensors, in pieces that stay in the cache: five times faster for large ones."""
-    total = 0.0
-    for piece, counterpart in zip(*(torch.split(t.reshape(-1), PIECE) for t in (tensor, other)), strict=True):
-        difference = piece - counterpart
-        total += float(torch.dot(difference, difference))
-    return total
 
 
 def _norm(tensor: Tensor) -> float:

@@ -46,6 +46,9 @@ class Training(BaseModel):
     weight_decay: float = Field(1e-5, ge=0, description="weight decay of SGD")
     crop: int = Field(4, ge=0, description="random shifts of the training images by up to so many pixels")
     flip: bool = Field(True, description="random mirroring of the training images")
+    precision: Literal["float32", "bfloat16"] = Field(
+        "float32", description="of the encoder's arithmetic in training; bfloat16 is faster where the processor has it"
+    )
     style_exchange: float = Field(
         0.0,
         ge=0,

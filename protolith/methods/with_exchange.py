@@ -10,9 +10,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
-from scipy.spatial import KDTree
 from torch import Tensor
 
 from protolith.data.styles import LENGTH, Draw, exchange, pooled, style_of
@@ -111,6 +108,8 @@ def pseudo_domains(styles: Tensor) -> Tensor:
 
 def _set_apart(points: Array, labels: Array) -> Array:
     """Give clients that are far from their nearest fellow, compared with how near that one's own is, a cluster each."""
+    from scipy.spatial import KDTree  # 30 MB that only those pay who exchange styles
+
     labels = labels.copy()
     for label in range(labels.max() + 1):
         members = (labels == label).nonzero()[0]
@@ -124,6 +123,10 @@ def _set_apart(points: Array, labels: Array) -> Array:
 
 def _joined(points: Array, labels: Array) -> Array:
     """Join clusters whose mean styles are all but the same; number the clusters in the order of their first members."""
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+    from scipy.spatial import KDTree
+
     values, labels = np.unique(labels, return_inverse=True)
     means = np.stack([points[labels == label].mean(axis=0) for label in range(len(values))])
     pairs = KDTree(means).query_pairs(NEAR, output_type="ndarray")

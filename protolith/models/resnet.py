@@ -1,5 +1,6 @@
 """The papers' residual networks: a 3×3 stem without pooling, four stages, global average pooling."""
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -42,7 +43,12 @@ class Block(nn.Module):
 
 
 class ResNet(nn.Module):
-    """A residual network whose stages are `width`, 2, 4 and 8 × `width` channels wide."""
+    """A residual network whose stages are `width`, 2, 4 and 8 × `width` channels wide.
+
+    In training it can compute in bfloat16 (weights, statistics and features stay float32); tests never do.
+    """
+
+    in_bfloat16 = False
 
     def __init__(self, blocks: tuple[int, int, int, int], classes: int, width: int) -> None:
         super().__init__()
@@ -59,10 +65,14 @@ class ResNet(nn.Module):
 
     def features(self, images: Tensor) -> Tensor:
         """Encode images into non-negative features of 8 × `width` numbers."""
+        with torch.autocast(images.device.type, torch.bfloat16, enabled=self.in_bfloat16 and self.training):
+            return self._maps(images).float().mean(dim=(2, 3))
+
+    def _maps(self, images: Tensor) -> Tensor:
         x = F.relu(self.bn1(self.conv1(images)), inplace=True)
         for stage in range(1, 5):
             x = self.get_submodule(f"layer{stage}")(x)
-        return x.mean(dim=(2, 3))
+        return x
 
     def forward(self, images: Tensor) -> Tensor:
         """Classify images: one row of logits each."""

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 from pydantic import BaseModel, ConfigDict, Field, model_validator
-from scipy.special import ndtri
 from torch import Tensor
 
 from protolith.seeds import generator
@@ -87,6 +86,8 @@ def secret_noise(shape: Sequence[int]) -> Tensor:
 
     Not a torch.Generator with a random seed: of its seed only 32 bits count, which can all be tried.
     """
+    from scipy.special import ndtri  # 10 MB that only those pay who want noise
+
     words = np.frombuffer(secrets.token_bytes(8 * math.prod(shape)), dtype=np.uint64)
     uniform = ((words >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53  # never 0 or 1
     return torch.from_numpy(np.asarray(ndtri(uniform))).reshape(tuple(shape))

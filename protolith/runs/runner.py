@@ -149,9 +149,8 @@ def _go_on(
     directory: RunDirectory, config: RunConfig, workplace: Workplace, observer: Observer, sites: FlowerEngine | None
 ) -> None:
     directory.remove_parts()
-    roster = workplace.roster()
-    initial = starting_weights(config, workplace).weights
-    server = workplace.server(initial)
+    roster = workplace.roster  # asked for while the network that the seed drew is at hand
+    server = workplace.server(starting_weights(config, workplace).weights)
     workers = worker_count(config, len(workplace.allocation.clients))
     engine = sites or _engine(config, workplace, workers, nbytes(server.weights))
     try:

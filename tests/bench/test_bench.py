@@ -41,7 +41,7 @@ def test_the_plain_loop_is_the_same_fedavg(tmp_path):
     config = complete_for(config, task)
     loop = PlainLoop(config, task)
     workplace = Workplace(config, task)
-    server = workplace.method.server(workplace.params, workplace.initial, workplace.roster())
+    server = workplace.method.server(workplace.params, workplace.initial, workplace.roster)
     coordinator = Coordinator(config, workplace.allocation, server, InProcessEngine(workplace), tmp_path)
     for _ in range(2):
         plain, ours = loop.round(), coordinator.run_round()

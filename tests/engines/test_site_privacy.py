@@ -42,7 +42,7 @@ class Federation:
         self.config = complete_for(config, task)
         self.workplace = Workplace(self.config, task)
         method_, w = self.workplace.method, self.workplace
-        self.server = method_.server(w.params, w.initial, w.roster())
+        self.server = method_.server(w.params, w.initial, w.roster)
         self.engine = FlowerEngine(self, self.config, w.allocation, [facts], RUN, Patience(1, 0.0, 60.0))
         self.replies = []
 

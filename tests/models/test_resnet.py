@@ -32,6 +32,23 @@ def test_features_come_before_the_head():
     assert torch.equal(model.head(features), model(images))
 
 
+def test_bfloat16_is_for_training_alone():
+    model = build_model("resnet10", 10, 16, seed=0)
+    images = torch.randn(8, 3, 32, 32)
+    exact = {training: model.train(training).features(images) for training in (True, False)}
+    model.in_bfloat16 = True
+    fast = model.train().features(images)
+    assert fast.dtype == torch.float32 and not torch.equal(fast, exact[True])
+    assert torch.allclose(fast, exact[True], rtol=0.05, atol=0.05)
+    fast.sum().backward()
+    assert all(
+        parameter.grad.dtype == torch.float32 for name, parameter in model.named_parameters() if "head" not in name
+    )
+    model = build_model("resnet10", 10, 16, seed=0).eval()
+    model.in_bfloat16 = True
+    assert torch.equal(model.features(images), build_model("resnet10", 10, 16, seed=0).eval().features(images))
+
+
 def test_maps_have_the_papers_sizes():
     model = build_model("resnet10", 10, 64, seed=0).eval()
     seen = {}
