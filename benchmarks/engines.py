@@ -2,8 +2,9 @@
 
     python benchmarks/engines.py [--rounds 8] [--repeats 3]
 
-Local worker processes and a Ray cluster on this machine take turns, each in a fresh process, with 20 clients. The real
-federation on Flower is measured by flower_trial.py.
+Local worker processes, a Ray cluster on this machine and, for comparison, Flower's own simulation take turns, each in a
+fresh process, with 20 clients. The last is Flower alone: a ServerApp that hands out a model and averages what comes
+back, and a ClientApp that unpacks it and sends it back. The real federation on Flower is measured by flower_trial.py.
 """
 
 import argparse
@@ -12,12 +13,15 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
 from protolith.bench import trivial
 from protolith.bench.measure import Timing
+from protolith.methods.averaging import RecordMean
+from protolith.models import build_model
 from protolith.runs import runner
 from protolith.runs.config import resolve
 from protolith.runs.runner import Observer
@@ -26,6 +30,8 @@ MODELS: dict[str, dict[str, Any]] = {
     "5 MB": {"name": "resnet10", "width": 32},
     "44 MB": {"name": "resnet18", "width": 64},
 }
+CLIENTS = 20
+FLOWER = "Flower's simulation"
 
 
 def descendants(pid: int) -> list[int]:
@@ -66,12 +72,52 @@ def one_run(engine: str, model: str, rounds: int) -> dict[str, float]:
         "rounds": rounds,
         "evaluate_every": 1000,
         "diagnostics": False,
-        "protocol": {"clients": dict.fromkeys(("pen", "photo", "print", "street"), 5), "samples": 1},
+        "protocol": {"clients": dict.fromkeys(("pen", "photo", "print", "street"), CLIENTS // 4), "samples": 1},
     }
     looks = Looks()
     with tempfile.TemporaryDirectory() as folder:
         run = runner.start(resolve([settings]), Path(folder) / "run", looks)
         times = [entry["seconds"]["train"] for entry in run.metrics()]
+    return result(times, looks)
+
+
+def one_simulation(model: str, rounds: int) -> dict[str, float]:
+    """The same exchange in Flower's Ray simulation, as its message API has it."""
+    os.environ |= {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "RAY_USAGE_STATS_ENABLED": "0"}
+    from flwr.clientapp import ClientApp
+    from flwr.common import ArrayRecord, Message, RecordDict
+    from flwr.serverapp import ServerApp
+    from flwr.simulation import run_simulation
+
+    server, client, times, looks = ServerApp(), ClientApp(), [], Looks()
+
+    @client.train()
+    def train(message: Any, context: Any) -> Any:
+        weights = message.content["arrays"].to_torch_state_dict()
+        return Message(content=RecordDict({"arrays": ArrayRecord(weights)}), reply_to=message)
+
+    @server.main()
+    def serve(grid: Any, context: Any) -> None:
+        weights = build_model(classes=10, seed=0, **MODELS[model]).state_dict()
+        for round_ in range(rounds):
+            began = time.perf_counter()
+            content = RecordDict({"arrays": ArrayRecord(weights)})
+            nodes = list(grid.get_node_ids())
+            mean = RecordMean()
+            for reply in grid.send_and_receive([Message(content, node, "train") for node in nodes]):
+                mean.add(reply.content["arrays"].to_torch_state_dict(), 1.0)
+            assert mean.weight == CLIENTS
+            weights = mean.mean()
+            times.append(time.perf_counter() - began)
+            looks.round_done({"round": round_})
+
+    run_simulation(server, client, CLIENTS, backend_config={"client_resources": {"num_cpus": 1, "num_gpus": 0.0}})
+    assert len(times) == rounds
+    return result(times, looks)
+
+
+def result(times: list[float], looks: Looks) -> dict[str, float]:
+    """The figures of one run."""
     return {
         "first": times[0],
         "later": Timing.of(times[1:]).median,
@@ -88,12 +134,14 @@ def main() -> None:
     parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.one:
-        print(json.dumps(one_run(*arguments.one, arguments.rounds)))
+        engine, model = arguments.one
+        run = one_simulation(model, arguments.rounds) if engine == FLOWER else one_run(engine, model, arguments.rounds)
+        print(json.dumps(run))
         return
     found: dict[tuple[str, str], list[dict[str, float]]] = defaultdict(list)
     for _ in range(arguments.repeats):
         for model in MODELS:
-            for engine in ("local", "ray"):
+            for engine in ("local", "ray", FLOWER):
                 command = [sys.executable, __file__, "--rounds", str(arguments.rounds), "--one", engine, model]
                 done = subprocess.run(command, check=True, capture_output=True, text=True)
                 found[model, engine].append(json.loads(done.stdout.splitlines()[-1]))

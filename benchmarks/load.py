@@ -115,9 +115,16 @@ def expected(config: RunConfig, bad: float) -> list[tuple[int, int]]:
     """Clients that drop out and uploads that are rejected, by round, from the settings alone."""
     found = []
     clients = sum(config.protocol.clients.values())
+    strikes = [0] * clients  # who was rejected three times in a row sits out
     for round_ in range(config.rounds):
-        chosen, dropped = participants(clients, config.protocol, config.seed, round_)
-        found.append((len(dropped), len(bad_clients(chosen, bad, config.seed, round_))))
+        chosen, dropped = (
+            [client for client in some if strikes[client] < config.guard.strikes]
+            for some in participants(clients, config.protocol, config.seed, round_)
+        )
+        rejected = bad_clients(chosen, bad, config.seed, round_)
+        found.append((len(dropped), len(rejected)))
+        for client in chosen:
+            strikes[client] = strikes[client] + 1 if client in rejected else 0
     return found
 
 

@@ -74,6 +74,6 @@ def _limits(trained: Trained, summary: Metrics) -> str:
     lines.append("At a site whose images look different from all of these, expect less; measure before you rely on it.")
     lines.append("Confidence is the network's softmax and is not calibrated.")
     lines.append(
-        "Familiarity misses many strange images: one that is not flagged is not thereby one of the sites' kind."
+        "Familiarity misses some strange images: one that is not flagged is not thereby one of the sites' kind."
     )
     return "## Limits\n\n" + "\n".join(f"- {line}" for line in lines)

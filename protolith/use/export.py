@@ -22,8 +22,8 @@ from protolith.methods.registry import classify
 from protolith.records import Record, clone
 from protolith.runs.directory import RunDirectory
 from protolith.use.card import model_card
-from protolith.use.familiarity import FALSE_ALARMS, Familiarity, familiarity_of
-from protolith.use.trained import Trained, open_trained
+from protolith.use.familiarity import FALSE_ALARMS, JUDGE, Familiarity, familiarity_of
+from protolith.use.trained import Trained, looks_of, open_trained
 
 FORMATS = ("onnx", "safetensors")
 ALLOWED = 1e-3  # largest difference of a logit between PyTorch and the exported model
@@ -39,17 +39,17 @@ class Exported:
     difference: float | None = None
 
 
-class _Both(nn.Module):
-    """Logits and features of one pass, which is what familiarity needs."""
+class _Whole(nn.Module):
+    """Logits and features of one pass, and what familiarity is judged by."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model = model
 
-    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Classify normalised images."""
         features = self.model.features(images)  # type: ignore[operator]
-        return self.model.head(features), features  # type: ignore[operator]
+        return self.model.head(features), features, looks_of(images, features)  # type: ignore[operator]
 
 
 def export(run: RunDirectory, to: str, out: Path, progress: Progress = silent) -> Exported:
@@ -97,15 +97,17 @@ def metadata(trained: Trained, known: Familiarity | None) -> dict[str, Any]:
         about["familiarity"] = {
             "false_alarms": FALSE_ALARMS,
             "threshold": known.threshold() if known.threshold() != float("inf") else None,
-            "rule": "looks = features, then the mean and then the deviation of each input channel; distance = min over "
-            "prototypes of |(looks − prototype) @ whitening|; unfamiliar above threshold",
+            "rule": "split looks (an output of the ONNX graph: features, mean and deviation of each input channel, "
+            "surface) before its last 7 numbers into f and s; a = min over prototypes with a count above 0 of "
+            "|(f − prototype) @ whitening|; b = min over sites of |(s − surfaces[site]) @ surface_whitening[site]|; "
+            "distance = max(a / scales[0], b / scales[1]); unfamiliar above threshold",
         }
     return about
 
 
 def _onnx(trained: Trained, known: Familiarity | None, out: Path) -> Exported:
     onnx, runtime = _libraries()
-    model = _Both(trained.model).to("cpu").eval()
+    model = _Whole(trained.model).to("cpu").eval()
     example = torch.zeros(2, 3, trained.size, trained.size)
     with _quiet():
         program = torch.onnx.export(
@@ -114,7 +116,7 @@ def _onnx(trained: Trained, known: Familiarity | None, out: Path) -> Exported:
             dynamo=True,
             opset_version=OPSET,
             input_names=["images"],
-            output_names=["logits", "features"],
+            output_names=["logits", "features", "looks"],
             dynamic_shapes={"images": {0: torch.export.Dim("batch", min=1)}},
         )
     assert program is not None
@@ -122,8 +124,9 @@ def _onnx(trained: Trained, known: Familiarity | None, out: Path) -> Exported:
     for key, value in metadata(trained, known).items():
         _entry(proto, f"protolith.{key}", value)
     if known is not None:
-        for name in ("prototypes", "counts", "whitening"):
-            _entry(proto, f"protolith.{name}", [[_rounded(row) for row in part] for part in _nested(known, name)])
+        for name in JUDGE:
+            if name != "calibration":  # of which the threshold is all that is needed
+                _entry(proto, f"protolith.{name}", _rounded(getattr(known, name).tolist()))
     onnx.checker.check_model(proto)
     content = proto.SerializeToString()
     difference = _compared(runtime, content, trained)
@@ -148,13 +151,10 @@ def _entry(proto: Any, key: str, value: Any) -> None:
     entry.key, entry.value = key, value if isinstance(value, str) else json.dumps(value)
 
 
-def _nested(known: Familiarity, name: str) -> list[Any]:
-    tensor: Tensor = getattr(known, name)
-    return tensor.tolist() if tensor.ndim == 3 else [tensor.tolist()]
-
-
-def _rounded(row: Any) -> Any:
-    return [float(f"{value:.7g}") if isinstance(value, float) else value for value in row]
+def _rounded(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_rounded(part) for part in value]
+    return float(f"{value:.7g}") if isinstance(value, float) else value
 
 
 def _compared(runtime: Any, content: bytes, trained: Trained) -> float:
@@ -187,7 +187,7 @@ def _quiet() -> Any:
 def _safetensors(trained: Trained, known: Familiarity | None, out: Path) -> Exported:
     record: Record = clone(trained.model.state_dict())
     if known is not None:
-        parts = {name: getattr(known, name) for name in ("prototypes", "counts", "whitening", "calibration")}
+        parts = {name: getattr(known, name) for name in JUDGE}
         record |= records.with_prefix("familiarity", parts)
     records.write(out, record, about=metadata(trained, known))
     example = out.with_name(f"{out.stem}_example.py")

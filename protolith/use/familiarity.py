@@ -1,17 +1,17 @@
 """Familiarity: whether an image resembles anything that the sites have seen, from distances to class prototypes.
 
-An image is judged by its features together with the means and deviations of its colours. Its distance is that to the
+An image is judged twice. By its features together with the means and deviations of its colours: how far it is from the
 nearest prototype of a class at a site, in units of how far training images of one class and site scatter (Mahalanobis'
-distance with one covariance for all, shrunk as Ledoit and Wolf do). Its familiarity is the part of held-out images,
-plus one, that are at least as far away: among images like the sites' own, one in twenty has 0.05 or less.
-
-The false-alarm rate holds; what is found is another matter. Small networks put simple images (sketches) nearer to their
-prototypes than the sites' own, and such images are not flagged: see results/familiarity.md before relying on it.
+distance with one covariance for all, shrunk as Ledoit and Wolf do). And by its surface (protolith.use.surface): how far
+it is from the nearest site's mean, in units of how far that site's images scatter. Its distance is the larger of the
+two, each divided by what it is among held-out images at most, but for one in twenty. Its familiarity is the part of
+held-out images, plus one, that are at least as far away: among images like the sites' own, one in twenty has 0.05 or
+less. What is found and what is missed: results/familiarity.md.
 """
 
 import contextlib
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -27,18 +27,23 @@ from protolith.prototypes import ClassMeans
 from protolith.records import BadRecord
 from protolith.runs.directory import RunDirectory
 from protolith.seeds import generator
+from protolith.use.surface import LENGTH
 from protolith.use.trained import MODEL, Trained
 
 FILE = "familiarity.safetensors"
 FALSE_ALARMS = 0.05
+# The tensors with which images are judged.
+JUDGE = ("prototypes", "counts", "whitening", "surfaces", "surface_whitening", "scales", "calibration")
 
 
 @dataclass(frozen=True)
 class Familiarity:
     """Prototypes [S, K, d] by site and class with their counts [S, K], and what is needed to judge a distance.
 
-    `whitening` [d, d] turns features so that distances are in units of scatter. `calibration` are the distances of
-    one half of the held-out images, in ascending order, and `control` those of the other half, which tests the first.
+    `whitening` [d, d] turns features so that distances are in units of scatter. `surfaces` [S, 7] are the sites' mean
+    surfaces, with a whitening [S, 7, 7] each, and `scales` [2] what the two distances are divided by. `calibration`
+    are the distances of one half of the held-out images, in ascending order, and `control` those of the other half,
+    which tests the first.
     """
 
     sites: tuple[str, ...]
@@ -46,17 +51,27 @@ class Familiarity:
     prototypes: Tensor
     counts: Tensor
     whitening: Tensor
+    surfaces: Tensor
+    surface_whitening: Tensor
+    scales: Tensor
     calibration: Tensor
     control: Tensor
 
-    def distances(self, features: Tensor) -> Tensor:
-        """The distance [n] of what images look like [n, d] to the nearest prototype."""
+    def two_distances(self, looks: Tensor) -> Tensor:
+        """The distances [n, 2] of what images look like [n, d + 7]: to the nearest prototype, to the nearest site."""
+        features, seen = looks[:, :-LENGTH].double(), looks[:, -LENGTH:].double()
         points = self.prototypes[self.counts > 0].double() @ self.whitening
-        return torch.cdist(features.double() @ self.whitening, points).amin(dim=1)
+        nearest = torch.cdist(features @ self.whitening, points).amin(dim=1)
+        away = (seen[:, None] - self.surfaces)[:, :, None] @ self.surface_whitening  # [n, S, 1, 7]
+        return torch.stack([nearest, torch.linalg.vector_norm(away, dim=(2, 3)).amin(dim=1)], dim=1)
 
-    def scores(self, features: Tensor) -> Tensor:
-        """The familiarity [n] of what images look like [n, d], above 0 and at most 1."""
-        return self.of_distances(self.distances(features))
+    def distances(self, looks: Tensor) -> Tensor:
+        """The distance [n] of what images look like [n, d + 7]: the larger of the two, in units of what is usual."""
+        return (self.two_distances(looks) / self.scales).amax(dim=1)
+
+    def scores(self, looks: Tensor) -> Tensor:
+        """The familiarity [n] of what images look like [n, d + 7], above 0 and at most 1."""
+        return self.of_distances(self.distances(looks))
 
     def of_distances(self, distances: Tensor) -> Tensor:
         """The part of the calibration images, plus one, that are at least as far away."""
@@ -93,30 +108,48 @@ def compute(trained: Trained, task: Task) -> Familiarity:
     allocation = allocate(task, trained.config.protocol, trained.config.seed)
     held = _rows_of_clients(allocation, task)
     sites = [domain for domain in task.domains if len(held[domain.name])]
-    means, residuals, features = [], [], []
+    means, residuals, seen, looks = [], [], [], []
     for domain in sites:
         split = select(domain, held[domain.name])
         found = trained.ask(split.images).looks
-        mean = ClassMeans(len(task.classes), found.shape[1])
-        mean.add(found, split.labels)
+        features = found[:, :-LENGTH]
+        mean = ClassMeans(len(task.classes), features.shape[1])
+        mean.add(features, split.labels)
         means.append(mean)
-        residuals.append(found.double() - mean.means(torch.float64)[split.labels])
-        features.append(_held_out(trained, domain, held[domain.name]))
-    prototypes = torch.stack([mean.means() for mean in means])
-    counts = torch.stack([mean.counts for mean in means])
-    names = tuple(domain.name for domain in sites)
+        residuals.append(features.double() - mean.means(torch.float64)[split.labels])
+        seen.append(found[:, -LENGTH:].double())
+        looks.append(_held_out(trained, domain, held[domain.name]))
     none = torch.empty(0, dtype=torch.float64)
-    judge = Familiarity(names, task.classes, prototypes, counts, _whitening(torch.cat(residuals)), none, none)
-    halves = [_halves(judge.distances(found), name) for found, name in zip(features, names, strict=True)]
-    calibration, control = (torch.cat(parts).sort().values for parts in zip(*halves, strict=True))
-    return Familiarity(names, task.classes, prototypes, counts, judge.whitening, calibration, control)
+    judge = Familiarity(
+        sites=tuple(domain.name for domain in sites),
+        classes=task.classes,
+        prototypes=torch.stack([mean.means() for mean in means]),
+        counts=torch.stack([mean.counts for mean in means]),
+        whitening=_whitening(torch.cat(residuals)),
+        surfaces=torch.stack([found.mean(dim=0) for found in seen]),
+        surface_whitening=torch.stack([_whitening(found - found.mean(dim=0)) for found in seen]),
+        scales=torch.ones(2, dtype=torch.float64),
+        calibration=none,
+        control=none,
+    )
+    return _calibrated(judge, looks)
+
+
+def _calibrated(judge: Familiarity, looks: list[Tensor]) -> Familiarity:
+    """Take the scales and the calibration from one half of each site's held-out images, the control from the other."""
+    halves = [_halves(judge.two_distances(found), name) for found, name in zip(looks, judge.sites, strict=True)]
+    calibration, control = (torch.cat(parts) for parts in zip(*halves, strict=True))
+    scales = judge.scales
+    if len(calibration):
+        scales = calibration.quantile(1.0 - FALSE_ALARMS, dim=0).clamp_min(torch.finfo(torch.float64).tiny)
+    calibration, control = ((part / scales).amax(dim=1).sort().values for part in (calibration, control))
+    return replace(judge, scales=scales, calibration=calibration, control=control)
 
 
 def write(path: Path, found: Familiarity, model: str) -> None:
     """Store it; `model` is the digest of the model that it belongs to."""
-    tensors = ("prototypes", "counts", "whitening", "calibration", "control")
     about = {"sites": list(found.sites), "classes": list(found.classes), "model": model}
-    records.write(path, {name: getattr(found, name) for name in tensors}, about=about)
+    records.write(path, {name: getattr(found, name) for name in (*JUDGE, "control")}, about=about)
 
 
 def checked_rate(false_alarms: float) -> float:

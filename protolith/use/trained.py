@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from protolith import records
 from protolith.data.augment import to_input
-from protolith.data.domain import Task
+from protolith.data.domain import MEAN, STD, Task
 from protolith.data.tasks import load_task
 from protolith.errors import UserError
 from protolith.evaluation.accuracy import BATCH
@@ -21,6 +21,7 @@ from protolith.models import Network, build_model
 from protolith.records import BadRecord, Record, under_prefix
 from protolith.runs.config import RunConfig
 from protolith.runs.directory import RunDirectory
+from protolith.use.surface import surface
 
 MODEL = "model.safetensors"
 
@@ -29,17 +30,19 @@ MODEL = "model.safetensors"
 class Answers:
     """What a model says about images: logits [n, K] and features [n, d], on the CPU.
 
-    `colours` [n, 6] are the means and deviations of the three channels of the normalised input.
+    `looks` [n, d + 13] is what familiarity is judged by (`looks_of`).
     """
 
     logits: Tensor
     features: Tensor
-    colours: Tensor
+    looks: Tensor
 
-    @property
-    def looks(self) -> Tensor:
-        """Features and colours beside each other [n, d + 6]: what familiarity is judged by."""
-        return torch.cat([self.features, self.colours], dim=1)
+
+def looks_of(inputs: Tensor, features: Tensor) -> Tensor:
+    """Features [n, d], the means and the deviations of the input's channels, and the surface of the images."""
+    deviation, mean = torch.std_mean(inputs, dim=(2, 3), correction=0)
+    pixels = torch.stack([inputs[:, i] * STD[i] + MEAN[i] for i in range(3)], dim=1)
+    return torch.cat([features, mean, deviation, surface(pixels)], dim=1)
 
 
 @dataclass(frozen=True)
@@ -63,8 +66,8 @@ class Trained:
         if not parts:
             empty = torch.zeros(1, self.size, self.size, 3, dtype=torch.uint8)
             one = next(self._batches(empty))
-            return Answers(one.logits[:0], one.features[:0], one.colours[:0])
-        names = ("logits", "features", "colours")
+            return Answers(one.logits[:0], one.features[:0], one.looks[:0])
+        names = ("logits", "features", "looks")
         return Answers(*(torch.cat([getattr(part, name) for part in parts]) for name in names))
 
     def _batches(self, images: Tensor) -> Iterator[Answers]:
@@ -76,9 +79,8 @@ class Trained:
                 features = network.features(inputs)
                 own_head = self.method.predict is classify
                 logits = network.head(features) if own_head else self.method.predict(self.model, inputs, knowledge)
-                deviation, mean = torch.std_mean(inputs, dim=(2, 3), correction=0)
-                colours = torch.cat([mean, deviation], dim=1)
-                yield Answers(logits.float().cpu(), features.float().cpu(), colours.float().cpu())
+                looks = looks_of(inputs, features)
+                yield Answers(logits.float().cpu(), features.float().cpu(), looks.float().cpu())
 
     def task(self) -> Task:
         """The run's data, where they are at hand."""

@@ -9,6 +9,7 @@ from itertools import pairwise
 import pytest
 import torch
 
+import protolith as pl
 from protolith import records
 from protolith.cli import run as cli
 from protolith.data.tasks import load_task
@@ -326,6 +327,23 @@ def test_rejected_uploads_and_dropped_clients_are_events(make_run, page):
     reader, _ = page()
     assert "Run r, round 4: pen-2's upload was rejected: weight 'w' is <not> finite" in reader.text
     assert "pen-1 1 times" in reader.text
+
+
+def test_attacks_flags_and_who_sits_out_are_events(tiny, page, tmp_path):
+    """Two real runs under attack: what the guards did is on the page."""
+    settings = {**tiny, "rounds": 5, "evaluate_every": 100}
+    attacks = {kind: {"kind": kind, "share": 0.25} for kind in ("nan", "scale")}
+    runs = {kind: pl.fit(out=tmp_path / kind, attack=attack, **settings) for kind, attack in attacks.items()}
+    text = page()[0].text
+    assert "Run nan: simulated attack: nan by 25% of the clients." in text
+    liar = runs["nan"].metrics[0]["rejected"][0]["client"]
+    assert f"Run nan, round 3: {liar}'s upload was rejected: weight" in text
+    assert f"Run nan: clients sat out after rejected uploads ({liar} from round 4 on)." in text
+    flags = [flag["what"] for line in runs["scale"].metrics for flag in line["flagged"] if flag["client"] == liar]
+    assert "weights" in flags
+    assert (
+        f"{liar}'s weights {flags.count('weights')} times" in text.split("Run scale: norms far beyond the others'")[1]
+    )
 
 
 def test_the_command_writes_the_page(protolith, make_run, tmp_path):

@@ -29,15 +29,18 @@ def test_onnx_says_what_pytorch_says(run, exported):
     task, predictor = load_task(run.config.task), Predictor(run.directory)
     images = torch.cat([domain.test.images for domain in task.domains])
     expected = predictor.trained.ask(images)
-    logits, features = session.run(None, {"images": to_input(images, torch.device("cpu")).contiguous().numpy()})
+    inputs = to_input(images, torch.device("cpu")).contiguous().numpy()
+    logits, features, looks = session.run(None, {"images": inputs})
     assert np.abs(logits - expected.logits.numpy()).max() < 1e-3
     assert np.abs(features - expected.features.numpy()).max() < 1e-3
+    assert np.abs(looks - expected.looks.numpy()).max() < 1e-3
     assert logits.argmax(1).tolist() == expected.logits.argmax(1).tolist()
     assert exported[1].difference < 1e-3
 
 
 def test_onnx_metadata_is_enough_to_use_it(run, exported):
     import onnx
+    import onnxruntime
 
     found = {entry.key: entry.value for entry in onnx.load(exported[0]).metadata_props}
     assert json.loads(found["protolith.classes"]) == ["beam", "post"]
@@ -46,6 +49,24 @@ def test_onnx_metadata_is_enough_to_use_it(run, exported):
     judge = Predictor(run.directory).familiarity
     assert np.allclose(json.loads(found["protolith.prototypes"]), judge.prototypes.numpy(), rtol=1e-5, atol=1e-7)
     assert json.loads(found["protolith.familiarity"])["threshold"] == pytest.approx(judge.threshold())
+    # Familiarity as a user of the file would compute it, by the rule that it carries.
+    part = {
+        name: np.array(json.loads(found[f"protolith.{name}"]))
+        for name in ("prototypes", "counts", "whitening", "surfaces", "surface_whitening", "scales")
+    }
+    images = load_task(run.config.task).domains[0].test.images[:6]
+    inputs = to_input(images, torch.device("cpu")).contiguous().numpy()
+    session = onnxruntime.InferenceSession(exported[0])
+    expected = judge.distances(Predictor(run.directory).trained.ask(images).looks)
+    for row, distance in zip(session.run(["looks"], {"images": inputs})[0], expected, strict=True):
+        f, s = row[:-7], row[-7:]
+        points = part["prototypes"][part["counts"] > 0]
+        a = min(np.linalg.norm((f - point) @ part["whitening"]) for point in points)
+        b = min(
+            np.linalg.norm((s - mean) @ white)
+            for mean, white in zip(part["surfaces"], part["surface_whitening"], strict=True)
+        )
+        assert max(a / part["scales"][0], b / part["scales"][1]) == pytest.approx(float(distance), rel=1e-3)
 
 
 def test_the_card_is_true_to_the_run(run, exported):

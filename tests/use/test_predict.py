@@ -75,21 +75,24 @@ def test_folders_are_read_below_and_links_are_not_followed(images):
 
 
 def plain(calibration, control=()):
-    """One prototype at the origin, distances as they are."""
+    """One prototype and one surface at the origin, distances as they are."""
     return Familiarity(
-        ("a",),
-        ("x", "y"),
-        torch.zeros(1, 2, 3),
-        torch.tensor([[5, 0]]),
-        torch.eye(3, dtype=torch.float64),
-        torch.tensor(calibration, dtype=torch.float64).sort().values,
-        torch.tensor(control, dtype=torch.float64),
+        sites=("a",),
+        classes=("x", "y"),
+        prototypes=torch.zeros(1, 2, 3),
+        counts=torch.tensor([[5, 0]]),
+        whitening=torch.eye(3, dtype=torch.float64),
+        surfaces=torch.zeros(1, 7, dtype=torch.float64),
+        surface_whitening=torch.eye(7, dtype=torch.float64)[None],
+        scales=torch.ones(2, dtype=torch.float64),
+        calibration=torch.tensor(calibration, dtype=torch.float64).sort().values,
+        control=torch.tensor(control, dtype=torch.float64),
     )
 
 
 def test_scores_are_ranks_among_held_out_images():
     judge = plain([1.0, 2.0, 3.0, 4.0], [0.5, 3.5, 9.0])
-    features = torch.tensor([[0.0, 0, 0.5], [2, 0, 0], [0, 2.5, 0], [0, 0, 50]])
+    features = torch.cat([torch.tensor([[0.0, 0, 0.5], [2, 0, 0], [0, 2.5, 0], [0, 0, 50]]), torch.zeros(4, 7)], dim=1)
     expected = [(1 + sum(c >= d for c in (1, 2, 3, 4))) / 5 for d in (0.5, 2, 2.5, 50)]
     assert judge.scores(features).tolist() == pytest.approx(expected)
     assert judge.threshold(0.2) == 4.0 and judge.threshold(0.4) == 3.0 and judge.threshold(0.1) == float("inf")
@@ -113,12 +116,33 @@ def test_prototypes_are_the_means_of_training_features(run):
     task = load_task(run.config.task)
     assert found.sites == ("east", "north", "west") and found.classes == task.classes
     for place, domain in enumerate(task.domains):
-        features = trained.ask(domain.train.images).looks.double()
+        looks = trained.ask(domain.train.images).looks.double()
         for label in range(2):
-            mean = features[domain.train.labels == label].mean(dim=0)
-            assert torch.allclose(found.prototypes[place, label].double(), mean, atol=1e-5)
+            mean = looks[domain.train.labels == label].mean(dim=0)
+            assert torch.allclose(found.prototypes[place, label].double(), mean[:-7], atol=1e-5)
+        assert torch.allclose(found.surfaces[place], looks[:, -7:].mean(dim=0), atol=1e-5)
     assert found.counts.sum() == sum(len(domain.train) for domain in task.domains)
     assert len(found.calibration) + len(found.control) == sum(len(domain.test) for domain in task.domains)
+
+
+def test_the_larger_of_two_distances_counts_each_in_its_own_units(run):
+    trained = open_trained(run.directory)
+    found = familiarity_of(trained)
+    looks = trained.ask(load_task(run.config.task).domains[0].test.images[:5]).looks.double()
+    for row, distance in zip(looks, found.distances(looks), strict=True):
+        to_prototypes = [
+            float(((row[:-7] - found.prototypes[site, label].double()) @ found.whitening).norm())
+            for site in range(3)
+            for label in range(2)
+            if found.counts[site, label] > 0
+        ]
+        to_sites = [float(((row[-7:] - found.surfaces[s]) @ found.surface_whitening[s]).norm()) for s in range(3)]
+        expected = max(min(to_prototypes) / float(found.scales[0]), min(to_sites) / float(found.scales[1]))
+        assert float(distance) == pytest.approx(expected, rel=1e-9)
+    # A surface's scatter, whitened, is about one in every direction.
+    east = trained.ask(load_task(run.config.task).by_name["east"].train.images).looks[:, -7:].double()
+    white = (east - found.surfaces[0]) @ found.surface_whitening[0]
+    assert 0.3 < float(white.square().mean()) < 1.5
 
 
 def test_it_is_stored_once_and_made_anew_for_another_model(run, monkeypatch):
