@@ -93,6 +93,8 @@ def one_simulation(model: str, rounds: int) -> dict[str, float]:
 
     @client.train()
     def train(message: Any, context: Any) -> Any:
+        import torch  # noqa: F401  (Flower looks whether it is there)
+
         weights = message.content["arrays"].to_torch_state_dict()
         return Message(content=RecordDict({"arrays": ArrayRecord(weights)}), reply_to=message)
 
@@ -105,6 +107,7 @@ def one_simulation(model: str, rounds: int) -> dict[str, float]:
             nodes = list(grid.get_node_ids())
             mean = RecordMean()
             for reply in grid.send_and_receive([Message(content, node, "train") for node in nodes]):
+                assert reply.has_content(), reply.error.reason
                 mean.add(reply.content["arrays"].to_torch_state_dict(), 1.0)
             assert mean.weight == CLIENTS
             weights = mean.mean()
