@@ -46,6 +46,7 @@ class Command:
     def __init__(self, arguments: Arguments, log: Path, moment: str = "") -> None:
         self.told, tell = os.pipe()
         self.began = time.monotonic()
+        self.code: int | None = None  # with which it ended
         self.pid = os.fork()
         if self.pid == 0:
             self._work(arguments, log, moment, tell)
@@ -71,14 +72,16 @@ class Command:
     def wait(self, seconds: float) -> int | None:
         """Wait so long for its end; its exit code, or nothing while it works."""
         until = time.monotonic() + seconds
-        while True:
+        while self.code is None:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
             if pid:
                 os.close(self.told)
-                return os.waitstatus_to_exitcode(status)
-            if time.monotonic() >= until:
+                self.code = os.waitstatus_to_exitcode(status)
+            elif time.monotonic() >= until:
                 return None
-            time.sleep(0.002)
+            else:
+                time.sleep(0.002)
+        return self.code
 
     def finish(self) -> float:
         """Wait for the end, which must be a good one; seconds that it took."""
@@ -87,12 +90,14 @@ class Command:
         return time.monotonic() - self.began
 
     def reaches(self, seconds: float) -> None:
-        """Wait for the moment that was asked for."""
-        select.select([self.told], [], [], seconds)
+        """Wait for the moment that was asked for, and take note of it."""
+        if self.wait(0) is None and select.select([self.told], [], [], seconds)[0]:
+            os.read(self.told, 1)
 
     def kill(self) -> bool:
         """Kill it; tell whether it was still there."""
-        os.kill(self.pid, signal.SIGKILL)
+        if self.wait(0) is None:
+            os.kill(self.pid, signal.SIGKILL)
         return self.wait(PATIENCE) == -signal.SIGKILL
 
 
@@ -171,25 +176,16 @@ class Trial:
         for _ in range(self.random.randint(1, min(CHAIN, most))):
             command = Command(self._next(method, path), self.log, kind)
             if kind == "checkpoint":
-                for _ in range(self.random.randint(0, 2)):  # at one of several checkpoints
+                for _ in range(self.random.randint(1, 3)):  # at one of several checkpoints
                     command.reaches(seconds)
-                    os.read(command.told, 1) if command.wait(0) is None else None
-                command.reaches(seconds)
                 time.sleep(self.random.uniform(0, 0.03))
             else:
                 time.sleep(self.random.uniform(0, seconds))
-            self._hit(kind, self._kill(command))
+            self._hit(kind, command.kill())
             if (path / "summary.json").exists():
                 break
         Command(self._next(method, path), self.log).finish()
         self._compare(kind, path, fingerprint(path), expected)
-
-    @staticmethod
-    def _kill(command: Command) -> bool:
-        try:
-            return command.kill()
-        except ChildProcessError:  # it had ended, and was waited for
-            return False
 
     def _next(self, method: str, path: Path) -> Arguments:
         return ["resume", str(path)] if (path / "config.toml").exists() else self._run(method, path)
@@ -215,7 +211,7 @@ class Trial:
             else:
                 command.reaches(PATIENCE)
                 time.sleep(self.random.uniform(0, 0.02))
-            self._hit(kind, self._kill(command))
+            self._hit(kind, command.kill())
             if page.exists() and page.read_bytes() != whole:
                 self.faults.append(f"{page}: a report that is not whole")
         Command(arguments, self.log).finish()
@@ -238,7 +234,7 @@ class Trial:
                 self.kills[kind] += 1
                 command.wait(PATIENCE)  # it names the job that failed, and ends with the others done
             else:
-                self._hit(kind, self._kill(command))
+                self._hit(kind, command.kill())
         Command([*arguments, *SETTINGS], self.log).finish()
         for method in methods:
             (run,) = out.glob(f"{method}-seed0-*/")
