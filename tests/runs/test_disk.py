@@ -75,13 +75,19 @@ def parts(path):
 
 
 class FillAfter(Observer):
-    """Fills the disk after a round."""
+    """Fills the disk after a round; -1: before the first."""
 
     def __init__(self, folder, round_):
         self.folder, self.round, self.held = folder, round_, None
 
+    def started(self, *_):
+        self.look(-1)
+
     def round_done(self, metrics):
-        if metrics["round"] == self.round:
+        self.look(metrics["round"])
+
+    def look(self, round_):
+        if round_ == self.round:
             self.held = full(self.folder)
             self.held.__enter__()
 
@@ -193,7 +199,7 @@ def test_a_full_spool_is_one_sentence(tiny, disk, tmp_path, monkeypatch, whole):
     monkeypatch.setattr(spool, "MEMORY", disk)
     monkeypatch.setattr(spool, "LEAST_FREE", 0)
     values = {**tiny, "rounds": 2}
-    observer = FillAfter(disk, 0)
+    observer = FillAfter(disk, -1)  # the first round makes all slots, and the others use them again
     with pytest.raises(DiskRefused, match="no space left on device"):
         runner.start(resolve([{**values, "workers": 1}]), tmp_path / "run", observer)
     assert list(disk.glob("protolith-spool-*")) == []
