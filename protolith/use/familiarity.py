@@ -127,7 +127,7 @@ def compute(trained: Trained, task: Task) -> Familiarity:
         counts=torch.stack([mean.counts for mean in means]),
         whitening=_whitening(torch.cat(residuals)),
         surfaces=torch.stack([found.mean(dim=0) for found in seen]),
-        surface_whitening=torch.stack([_whitening(found - found.mean(dim=0)) for found in seen]),
+        surface_whitening=_by_site([found - found.mean(dim=0) for found in seen]),
         scales=torch.ones(2, dtype=torch.float64),
         calibration=none,
         control=none,
@@ -194,6 +194,11 @@ def _halves(distances: Tensor, site: str) -> tuple[Tensor, Tensor]:
     order = torch.randperm(len(distances), generator=generator(0, "familiarity", site))
     cut = (len(distances) + 1) // 2
     return distances[order[:cut]], distances[order[cut:]]
+
+
+def _by_site(residuals: list[Tensor]) -> Tensor:
+    """A whitening for each site; one image does not scatter, so such a site has that of all together."""
+    return torch.stack([_whitening(own if len(own) > 1 else torch.cat(residuals)) for own in residuals])
 
 
 def _whitening(residuals: Tensor) -> Tensor:

@@ -145,6 +145,13 @@ def test_the_larger_of_two_distances_counts_each_in_its_own_units(run):
     assert 0.3 < float(white.square().mean()) < 1.5
 
 
+def test_a_site_with_one_image_scatters_as_all_do():
+    rng = torch.Generator().manual_seed(0)
+    many, one = torch.randn(50, 7, generator=rng, dtype=torch.float64), torch.zeros(1, 7, dtype=torch.float64)
+    alone, apart = familiarity._by_site([many, one]), familiarity._by_site([many, many])
+    assert torch.equal(alone[0], apart[0]) and torch.allclose(alone[1], apart[0], rtol=0.2, atol=0.1)
+
+
 def test_it_is_stored_once_and_made_anew_for_another_model(run, monkeypatch):
     trained = open_trained(run.directory)
     first = familiarity_of(trained)
