@@ -115,7 +115,7 @@ def page(arguments: argparse.Namespace, wanted: dict[Key, list[RunConfig]], foun
         f"{config.training.epochs} epochs, batch {config.training.batch}, lr {config.training.lr:g}, ResNet-10 of "
         f"width {config.model.width}, seeds {arguments.seeds}. Accuracy in per cent, mean over the four domains and "
         "the last five rounds (never the best). Of 8 clients, 20 % are two attackers and 10 % one; which ones is drawn "
-        "from the seed. Attacks are simulated ([docs/robust.md](../../docs/robust.md)); `robust_share` is 0.2. FedAvg "
+        "from the seed. Attacks are simulated (`docs/robust.md`); `robust_share` is 0.2. FedAvg "
         "sends no prototypes, so that prototype-far changes nothing there.",
         "",
         f"Command: `python benchmarks/robust.py {options}`",
