@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from protolith.data.styles import LENGTH, Draw, exchange, pooled, style_of
+from protolith.data.styles import LENGTH, LEVEL, Draw, exchange, pooled, style_of
 from protolith.methods import fedavg
 from protolith.methods.base import Roster, Spec
 from protolith.methods.registry import Method
@@ -24,6 +24,7 @@ STYLES, OWN = "exchange/styles", "exchange/own"  # in a broadcast: the clusters'
 SEEN, CLUSTER = "exchange/seen", "exchange/cluster"  # on the server: clients' styles and clusters (-1: not heard of)
 NEAR = 3.0 / 255.0  # styles that differ by less, three grey levels in all, are the same
 APART = 3.0  # a client so many times farther from its nearest fellow than that one is from its own stands alone
+ERRORS = 4.0  # so does one whose mean style is so many standard errors away from its nearest fellow's
 
 Array = np.ndarray[Any, Any]
 
@@ -89,36 +90,49 @@ class Server(fedavg.Server):
 
         light = super().aggregate(listen())
         known = cluster >= 0
-        cluster[known] = pseudo_domains(seen[known])
+        cluster[known] = pseudo_domains(seen[known], torch.tensor(self.roster.counts)[known])
         self.extra = {**self.extra, SEEN: seen, CLUSTER: cluster}
         self.knowledge = {**self.knowledge, STYLES: pooled(seen[known], cluster[known])}
         return light
 
 
-def pseudo_domains(styles: Tensor) -> Tensor:
-    """Cluster styles [M, 12] without knowing any domain: labels [M].
+def pseudo_domains(styles: Tensor, counts: Tensor) -> Tensor:
+    """Cluster styles [M, 12], each of so many images, without knowing any domain: labels [M].
 
     FINCH's first partition of the differences from the mean style, with two corrections: FINCH leaves nobody alone,
     so a client far from all of its cluster is set apart; and it splits what is all but the same, so that is joined.
     """
     points = styles.double().cpu().numpy()
     labels = finch(styles - styles.mean(dim=0), "first").cpu().numpy()
-    return torch.from_numpy(_joined(points, _set_apart(points, labels)))
+    return torch.from_numpy(_joined(points, _set_apart(points, counts.double().numpy(), labels)))
 
 
-def _set_apart(points: Array, labels: Array) -> Array:
-    """Give clients that are far from their nearest fellow, compared with how near that one's own is, a cluster each."""
+def _set_apart(points: Array, counts: Array, labels: Array) -> Array:
+    """Give clients that are far from their nearest fellow a cluster each.
+
+    Far is: by more than chance explains, or compared with how near that fellow's own nearest is.
+    """
     from scipy.spatial import KDTree  # 30 MB that only those pay who exchange styles
 
     labels = labels.copy()
     for label in range(labels.max() + 1):
         members = (labels == label).nonzero()[0]
-        if len(members) > 2:
+        if len(members) > 1:
             distances, order = map(np.asarray, KDTree(points[members]).query(points[members], k=2))
             nearest, fellow = distances[:, 1].clip(min=NEAR), order[:, 1]
-            lone = members[nearest > APART * nearest[fellow]]
+            far = nearest > APART * nearest[fellow]
+            far |= _standard_errors(points[members], counts[members], fellow) > ERRORS
+            lone = members[far]
             labels[lone] = labels.max() + 1 + np.arange(len(lone))
     return labels
+
+
+def _standard_errors(points: Array, counts: Array, fellow: Array) -> Array:
+    """How far the mean styles of clients are from their fellows', in standard errors of the difference."""
+    means, deviations = np.split(points, 2, axis=1)
+    variance = deviations**2 / counts[:, None] + LEVEL**2
+    squares = (means - means[fellow]) ** 2 / (variance + variance[fellow])
+    return np.asarray(np.sqrt(squares.mean(axis=1)))
 
 
 def _joined(points: Array, labels: Array) -> Array:

@@ -12,7 +12,7 @@ from protolith.federation.guards import Guard
 from protolith.federation.local_update import Workplace
 from protolith.methods import with_exchange
 from protolith.methods.registry import all_methods
-from protolith.methods.with_exchange import CLUSTER, OWN, STYLE, STYLES, pseudo_domains
+from protolith.methods.with_exchange import CLUSTER, OWN, STYLE, STYLES
 from protolith.runs import runner
 from protolith.runs.config import complete_for, resolve
 from protolith.runs.directory import RunDirectory
@@ -42,11 +42,27 @@ def groups(labels):
     return {frozenset(i for i, label in enumerate(labels) if label == one) for one in labels}
 
 
+def pseudo_domains(styles, counts=None):
+    """Of clients with three images each, unless said otherwise: differences are then hardly ever beyond chance."""
+    return with_exchange.pseudo_domains(styles, torch.tensor(counts or [3] * len(styles)))
+
+
 def test_pseudo_domains_are_found_without_labels():
     styles = torch.stack([style(level, 0.01, i) for i, level in enumerate([0.2, 0.2, 0.2, 0.7, 0.7, 0.45])])
     styles[5, :3] = torch.tensor([0.9, 0.1, 0.1])  # nobody looks like this one
     assert groups(pseudo_domains(styles)) == {frozenset({0, 1, 2}), frozenset({3, 4}), frozenset({5})}
     assert pseudo_domains(styles).tolist() == [0, 0, 0, 1, 1, 2]  # numbered by their first members
+
+
+def test_sites_that_differ_by_more_than_chance_stand_alone():
+    """Two or three sites, which FINCH joins in every case: apart by 0.1 with a deviation of 0.2 between images."""
+    for sites in (2, 3):
+        styles = torch.stack(
+            [torch.cat([torch.full((6,), 0.3 + 0.1 * i), torch.full((6,), 0.2)]) for i in range(sites)]
+        )
+        # the standard error of a difference is 0.2 · √(2 / n): 0.1 is 3.5 of them with 100 images and 5 with 200
+        assert pseudo_domains(styles, [100] * sites).tolist() == [0] * sites
+        assert pseudo_domains(styles, [200] * sites).tolist() == list(range(sites))
 
 
 @pytest.mark.parametrize("clients", [1, 2, 3, 30])
