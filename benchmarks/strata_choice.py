@@ -38,19 +38,15 @@ VARIANTS: dict[str, dict[str, object]] = {
     "both .8 joint": {"method": "strata", "params": {"draw": "joint"}},
     "both .8 mean": {"method": "strata", "params": {"draw": "mean"}},
     "both .8, own style": {"method": "strata"},
-    "both .8, made-up style": {"method": "strata"},
+    "both .8 fixed": {"method": "strata", "params": {"draw": "fixed"}},
     "both .8, GroupNorm": {"method": "strata"},
 }
-# Grey images of middling contrast, as they vary from one photograph to another: what a jitter of colours would use.
-MADE_UP = torch.tensor([[0.5] * 3 + [0.2] * 3 + [0.2] * 3 + [0.08] * 3])
 
 
 def control(name: str) -> None:
     """Change what a variant that is no option of the method needs changed, for the rest of this process."""
     if name.endswith("own style"):
         exchange.Client.other_styles = lambda self, styles: styles[int(self.knowledge[exchange.OWN])][None]
-    if name.endswith("made-up style"):
-        exchange.Client.other_styles = lambda self, styles: MADE_UP
     if name.endswith("GroupNorm"):
         torch.nn.BatchNorm2d = lambda channels: torch.nn.GroupNorm(8, channels)
 
@@ -115,7 +111,7 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--seed", type=int, default=1000)
     parser.add_argument("variants", nargs="*", default=list(VARIANTS))
-    asked = parser.parse_args()
+    asked = parser.parse_intermixed_args()
     lines = map(json.loads, asked.out.read_text().splitlines()) if asked.out.exists() else []
     done = [line["variant"] for line in lines if line["seed"] == asked.seed]
     names = [name for name in asked.variants if name not in done]

@@ -9,7 +9,10 @@ LENGTH = 12  # of a style: mean and deviation, over the images, of three channel
 LEVEL = 1.0 / 255.0  # one step of a stored pixel; images flatter than this have no contrast to stretch
 ROWS = 1024  # images looked at together when a style is taken
 
-Draw = Literal["joint", "independent", "mean"]
+# Of nobody's images: grey, of middling contrast, and varying as photographs do.
+FIXED = torch.tensor([0.5] * 3 + [0.2] * 3 + [0.2] * 3 + [0.08] * 3)
+
+Draw = Literal["joint", "independent", "mean", "fixed"]
 
 
 def statistics(images: Tensor) -> Tensor:
@@ -50,9 +53,10 @@ def draw(styles: Tensor, how: Draw, rng: torch.Generator) -> Tensor:
     """Draw the statistics of an image from each style [n, 12]: [n, 6].
 
     `joint` moves the three channels together (lighter, darker, flatter), `independent` each by itself, which
-    also gives colour casts; `mean` draws nothing.
+    also gives colour casts; `mean` draws nothing. `fixed` draws from one style of nobody's instead: what an
+    augmentation does that knows no other site.
     """
-    means, deviations = styles.chunk(2, dim=1)
+    means, deviations = (FIXED.expand_as(styles) if how == "fixed" else styles).chunk(2, dim=1)
     if how == "mean":
         return means
     if how == "joint":

@@ -58,7 +58,7 @@ class Training(BaseModel):
     style_draw: Draw = Field(
         "independent",
         description="how an image's colours are drawn from a style: each channel by itself, all three "
-        "together, or the style's mean",
+        "together (joint), or the style's mean; fixed: from one style that is nobody's",
     )
 
     def rate(self, round_: int, rounds: int) -> float:

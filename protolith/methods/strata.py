@@ -16,7 +16,8 @@ class Params(base.Params):
     exchange: float = Field(0.8, ge=0, le=1, description="probability that a training image is re-coloured; 0: never")
     draw: Draw = Field(
         "independent",
-        description="how an image's target is drawn from a style: each channel by itself, all together, or the mean",
+        description="how an image's target is drawn from a style: each channel by itself, all together (joint), or "
+        "the mean; fixed: from one broad style that is nobody's, the control of the ablation",
     )
     balance: bool = Field(True, description="give every pseudo-domain the same weight; off: weigh by images as FedAvg")
 

@@ -93,6 +93,14 @@ def test_draws_have_the_mean_and_deviation_of_the_style(how):
     assert how == "mean" or float(together) == pytest.approx(1.0 if how == "joint" else 0.0, abs=0.05)
 
 
+def test_a_fixed_draw_knows_no_site():
+    dark, bright = (torch.full((20_000, 12), level) for level in (0.1, 0.9))
+    found = [draw(style, "fixed", torch.Generator().manual_seed(0)) for style in (dark, bright)]
+    assert torch.equal(*found)
+    close(found[0].mean(dim=0), [0.5] * 3 + [0.2] * 3, 5e-3)
+    close(found[0].std(dim=0), [0.2] * 3 + [0.08] * 3, 5e-3)
+
+
 def test_the_share_of_recoloured_images():
     stack = images(2000, size=2)
     styles = torch.rand(3, 12, generator=torch.Generator().manual_seed(2))
