@@ -22,7 +22,7 @@ install: $(VENV)/base
 # The main job: several methods on the embedded task, one table.
 demo: $(VENV)/base
 	rm -rf runs/demo
-	$(BIN)/protolith sweep --config demo --methods fedavg,fpl,i2pfl,fedapc,fedcode --out runs/demo --report
+	$(BIN)/protolith sweep --config demo --methods fedavg,fpl,i2pfl,fedapc,fedcode,strata --out runs/demo --report
 
 test: $(VENV)/dev
 	$(BIN)/python -m pytest -n auto
