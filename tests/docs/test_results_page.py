@@ -1,0 +1,57 @@
+"""The page of measured results says what the runs' own files say."""
+
+import csv
+import json
+import re
+import statistics
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+RUNS = ROOT / "results" / "measured" / "runs"
+sys.path.insert(0, str(ROOT / "benchmarks"))
+
+import results_page  # noqa: E402
+
+
+def test_the_pages_and_the_cells_are_made_of_the_committed_files():
+    template = (ROOT / "docs" / "results.md.in").read_text()
+    assert results_page.filled(template) == (ROOT / "docs" / "results.md").read_text()
+    for page in results_page.PAGES:
+        assert "<!-- measured: " in page.read_text()
+        assert results_page.refreshed(page.read_text()) == page.read_text()
+    assert results_page.cells() == (results_page.MEASURED / "cells.csv").read_text()
+
+
+def test_every_cell_is_in_the_summary_of_its_run_and_is_the_mean_of_its_last_five_rounds():
+    cells = list(csv.DictReader((results_page.MEASURED / "cells.csv").read_text().splitlines()))
+    assert cells
+    for cell in cells:
+        value = json.loads((RUNS / cell["run"] / "summary.json").read_text())["accuracy"][cell["column"]]
+        assert float(cell["value"]) == pytest.approx(value, abs=1e-4)
+        lines = [json.loads(line) for line in (RUNS / cell["run"] / "metrics.jsonl").read_text().splitlines()]
+        last = [line["accuracy"][cell["column"]] for line in lines[-5:]]
+        assert value == pytest.approx(sum(last) / 5)
+
+
+def test_gains_are_paired_by_seed():
+    cells = list(csv.DictReader((results_page.MEASURED / "cells.csv").read_text().splitlines()))
+
+    def mean(row, seed):
+        found = [float(c["value"]) for c in cells if (c["experiment"], c["row"], c["seed"]) == ("office10", row, seed)]
+        return statistics.fmean(found) if found else None
+
+    pairs = [(mean("Strata", seed), mean("FedAvg", seed)) for seed in "012"]
+    gains = [ours - base for ours, base in pairs if ours is not None and base is not None]
+    line = next(line for line in results_page.gains("office10").splitlines() if line.startswith("| Strata |"))
+    said = [float(word) for word in re.findall(r"[+-]\d+\.\d", line.rsplit("|", 2)[1])]
+    assert said == pytest.approx(gains, abs=0.051)
+    assert float(re.search(r"[+-]\d+\.\d", line)[0]) == pytest.approx(statistics.fmean(gains), abs=0.051)
+
+
+def test_an_interval_is_students():
+    # three values, mean 2, deviation 1: 4.3027 × 1 / √3 = 2.484
+    assert results_page.interval([1.0, 2.0, 3.0]) == "-0.5 to +4.5"
+    assert results_page.interval([1.0]) == "–"
