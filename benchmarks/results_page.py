@@ -180,6 +180,12 @@ def table(name: str, dataset: str = "") -> str:
     )
 
 
+def _seeds(found: Measured, row: str) -> str:
+    """How many seeds a row has, and its gain where FedAvg has fewer."""
+    own, paired = len(found.rows[row]), len(found.gains(row))
+    return str(own) if own == paired else f"{own} (gain: {paired})"
+
+
 def _printed(values: dict[str, Values], row: str) -> str:
     return f"{values[row]['mean']:.1f}" if row in values else ""
 
@@ -188,7 +194,7 @@ def short(name: str, dataset: str = "") -> str:
     """Accuracy and gain in one small table, the best first."""
     found = measured(name, dataset)
     lines = [
-        [row, spread(found.of(row)), "" if row == BASE else spread(found.gains(row), "+"), str(len(found.rows[row]))]
+        [row, spread(found.of(row)), "" if row == BASE else spread(found.gains(row), "+"), _seeds(found, row)]
         for row in found.by_accuracy()
     ]
     return grid(["method", "accuracy", "gain over FedAvg", "seeds"], lines) + unfinished(found)
