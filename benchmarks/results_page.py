@@ -174,10 +174,10 @@ def table(name: str, dataset: str = "") -> str:
         if statistics.fmean(found.of(row)) == best:
             cells[-1] = f"**{cells[-1]}**"
         gain = "" if row == BASE else spread(found.gains(row), "+")
-        lines.append([row, *cells, gain, *(_printed(values, row) for _, values in papers)])
-    return grid(["method", *found.columns, "gain", *(f"{paper}'s paper" for paper, _ in papers)], lines) + unfinished(
-        found
-    )
+        printed = [_printed(values, row) for _, values in papers]
+        lines.append([row, *cells, gain, *printed, _seeds(found, row)])
+    head = ["method", *found.columns, "gain", *(f"{paper}'s paper" for paper, _ in papers), "seeds"]
+    return grid(head, lines) + unfinished(found)
 
 
 def _seeds(found: Measured, row: str) -> str:
