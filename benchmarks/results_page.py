@@ -137,7 +137,9 @@ def measured(name: str, dataset: str = "") -> Measured:
 
 
 def spread(values: Sequence[float], sign: str = "") -> str:
-    """Mean ± standard deviation; of one value, the value."""
+    """Mean ± standard deviation; of one value, the value; of none, a dash."""
+    if not values:
+        return "–"
     text = f"{statistics.fmean(values):{sign}.1f}"
     return f"{text} ± {statistics.stdev(values):.1f}" if len(values) > 1 else text
 
@@ -173,11 +175,14 @@ def table(name: str, dataset: str = "") -> str:
         cells = [spread(found.of(row, column)) for column in found.columns]
         if statistics.fmean(found.of(row)) == best:
             cells[-1] = f"**{cells[-1]}**"
-        gain = "" if row == BASE else spread(found.gains(row), "+")
         printed = [_printed(values, row) for _, values in papers]
-        lines.append([row, *cells, gain, *printed, _seeds(found, row)])
+        lines.append([row, *cells, _gain(found, row), *printed, _seeds(found, row)])
     head = ["method", *found.columns, "gain", *(f"{paper}'s paper" for paper, _ in papers), "seeds"]
     return grid(head, lines) + unfinished(found)
+
+
+def _gain(found: Measured, row: str) -> str:
+    return "" if row == BASE else spread(found.gains(row), "+")
 
 
 def _seeds(found: Measured, row: str) -> str:
@@ -193,10 +198,7 @@ def _printed(values: dict[str, Values], row: str) -> str:
 def short(name: str, dataset: str = "") -> str:
     """Accuracy and gain in one small table, the best first."""
     found = measured(name, dataset)
-    lines = [
-        [row, spread(found.of(row)), "" if row == BASE else spread(found.gains(row), "+"), _seeds(found, row)]
-        for row in found.by_accuracy()
-    ]
+    lines = [[row, spread(found.of(row)), _gain(found, row), _seeds(found, row)] for row in found.by_accuracy()]
     return grid(["method", "accuracy", "gain over FedAvg", "seeds"], lines) + unfinished(found)
 
 
@@ -248,8 +250,8 @@ def parts(name: str) -> str:
     for row in found.rows:
         whole = re.split(r" without|,", row)[0]
         against = "" if whole == row or whole not in found.rows else spread(found.gains(row, base=whole), "+")
-        gain = "" if row == BASE else spread(found.gains(row), "+")
-        lines.append([row, *(spread(found.of(row, column)) for column in found.columns), against, gain])
+        cells = [spread(found.of(row, column)) for column in found.columns]
+        lines.append([row, *cells, against, _gain(found, row)])
     return grid(["variant", *found.columns, "against the whole", "against FedAvg"], lines) + unfinished(found)
 
 
@@ -277,11 +279,6 @@ def choices() -> str:
     return grid(["variant", *(f"seed {seed}" for seed in seeds)], rows)
 
 
-def mean(name: str, row: str, dataset: str = "") -> str:
-    """One accuracy."""
-    return spread(measured(name, dataset).of(row))
-
-
 def gain(name: str, row: str, dataset: str = "", column: str = "mean", base: str = BASE) -> str:
     """One gain, and of how many seeds where some are missing."""
     found = measured(name, dataset)
@@ -290,7 +287,7 @@ def gain(name: str, row: str, dataset: str = "", column: str = "mean", base: str
 
 
 FILLERS: dict[str, Callable[..., str]] = {
-    filler.__name__: filler for filler in (table, short, gains, orders, cost, parts, across, choices, mean, gain)
+    filler.__name__: filler for filler in (table, short, gains, orders, cost, parts, across, choices, gain)
 }
 
 

@@ -10,8 +10,9 @@ ROOT = Path(__file__).parents[1]
 def on_files(files: Files, config) -> Files:  # noqa: ANN001
     """Add every page and picture of `results/`."""
     for path in sorted((ROOT / "results").rglob("*")):
-        if path.suffix in (".md", ".png") and "runs" not in path.parts:
-            files.append(File.generated(config, path.relative_to(ROOT).as_posix(), abs_src_path=str(path)))
+        name = path.relative_to(ROOT)
+        if path.suffix in (".md", ".png") and "runs" not in name.parts:
+            files.append(File.generated(config, name.as_posix(), abs_src_path=str(path)))
     return files
 
 
