@@ -22,12 +22,14 @@ from protolith.data.tasks import load_task
 from protolith.engines.in_process import InProcessEngine
 from protolith.federation.coordinator import Coordinator
 from protolith.federation.local_update import Workplace, one_thread
+from protolith.methods import strata
 from protolith.methods import with_exchange as exchange
 from protolith.records import Record
 from protolith.runs.config import RunConfig, complete_for, resolve
 
 ROUNDS = 20
 AVERAGED = 10  # global models whose average is tested as well
+STYLES = {"training": {"style_exchange": 0.8}}
 VARIANTS: dict[str, dict[str, object]] = {
     "fedavg": {"method": "fedavg"},
     "exchange .8": {"method": "strata", "params": {"balance": False}},
@@ -40,6 +42,9 @@ VARIANTS: dict[str, dict[str, object]] = {
     "both .8, own style": {"method": "strata"},
     "both .8 fixed": {"method": "strata", "params": {"draw": "fixed"}},
     "both .8, GroupNorm": {"method": "strata"},
+    "both .8 + GPCL": {"method": "i2pfl", "params": {"lambda_intra": 0.0}, **STYLES},
+    "both .8 + APA": {"method": "i2pfl", "params": {"lambda_inter": 0.0}, **STYLES},
+    "both .8 + GPCL + APA": {"method": "i2pfl", **STYLES},
 }
 
 
@@ -49,6 +54,10 @@ def control(name: str) -> None:
         exchange.Client.other_styles = lambda self, styles: styles[int(self.knowledge[exchange.OWN])][None]
     if name.endswith("GroupNorm"):
         torch.nn.BatchNorm2d = lambda channels: torch.nn.GroupNorm(8, channels)
+    if VARIANTS[name]["method"] == "i2pfl":  # its losses, and Strata's average
+        exchange.Server.weight = lambda self, upload: strata.balanced(
+            upload, torch.tensor(self.roster.counts), self.extra[exchange.CLUSTER]
+        )
 
 
 def without_test_images(task: Task, config: RunConfig) -> Task:
@@ -70,7 +79,7 @@ def measure(name: str, data: Path, seed: int) -> dict[str, object]:
     settings = {"task": "office10", "data": str(data), "seed": seed, "rounds": ROUNDS, "workers": 0}
     control(name)
     more = {"model": {"width": 16}, "training": {"batch": 32, "epochs": 10}}
-    config = resolve([{**settings, **more, **VARIANTS[name]}])
+    config = resolve([{**settings, **more}, VARIANTS[name]])
     task = load_task("office10", data=data, size=config.size)
     config = complete_for(config, task)
     workplace = Workplace(config, without_test_images(task, config))

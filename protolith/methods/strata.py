@@ -41,17 +41,21 @@ class Server(with_exchange.Server):
     """Averages models so that every pseudo-domain counts alike."""
 
     def weight(self, upload: Upload) -> float:
-        """n_m / n_j(m): a client's share in its pseudo-domain; the mean divides by the number of domains.
-
-        A client whose style is not known yet counts as if its pseudo-domain were of average size: in round 0 all
-        clients do, which is FedAvg.
-        """
+        """A client's share in its pseudo-domain, or in all images."""
         if not self.params.balance:
             return super().weight(upload)
-        cluster = self.extra[with_exchange.CLUSTER]
-        images = images_by_domain(torch.tensor(self.roster.counts), cluster)
-        own = int(cluster[upload.client])
-        return upload.count / float(images[own] if own >= 0 else images.mean())
+        return balanced(upload, torch.tensor(self.roster.counts), self.extra[with_exchange.CLUSTER])
+
+
+def balanced(upload: Upload, counts: Tensor, cluster: Tensor) -> float:
+    """n_m / n_j(m): a client's share in its pseudo-domain; the mean divides by the number of domains.
+
+    A client whose style is not known yet counts as if its pseudo-domain were of average size: in round 0 all
+    clients do, which is FedAvg.
+    """
+    images = images_by_domain(counts, cluster)
+    own = int(cluster[upload.client])
+    return upload.count / float(images[own] if own >= 0 else images.mean())
 
 
 def images_by_domain(counts: Tensor, cluster: Tensor) -> Tensor:
