@@ -336,7 +336,11 @@ def draw() -> None:
         title: {row: [seed.runs[0] for seed in found.rows[row].values()] for row in rows}
         for title, rows in panels.items()
     }
-    figures.curves(runs, FIGURES / "results-curves.png")
+    curves = figures.draw_curves(runs)
+    most = max(ax.get_ylim()[1] for ax in curves.axes)
+    for ax in curves.axes:
+        ax.set_ylim(0, most)  # the panels are compared with each other
+    style.save(curves, FIGURES / "results-curves.png")
     with style.paper():
         figure = style.Figure(figsize=(style.WIDEST, 2.8))
         axes = figure.subplots(1, 2, sharey=True)

@@ -2,10 +2,11 @@
 
 import io
 import math
+import re
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import cycle, product
 from pathlib import Path
 from typing import Any, Literal
@@ -99,27 +100,28 @@ LOOKS = {
     "FedProto": Look(ORANGE, "-", "P"),
     "FedProto (original)": Look(ORANGE, ":", "P"),
     "FPL": Look(BLUE, "-", "s"),
-    "FedPLVM": Look(GREEN, "-", "^"),
+    "FedPLVM": Look(SKY, "-", "^"),
     "I2PFL": Look(RED, "-", "D"),
     "FedAPC": Look(PURPLE, "-", "v"),
     "FedCode": Look(BLACK, "-", "X"),
-    "FedBN": Look(SKY, "-", "v"),
+    "FedBN": Look(SKY, ":", "v"),
     "FedPAC": Look(BLUE, "--", "o"),
     "FedALA": Look(GREEN, "-.", "s"),
     "COPA": Look(SKY, "-.", "D"),
     "FedGA": Look(PURPLE, "-.", "o"),
-    "SOLO": Look(GREY, "--", "X"),
+    "SOLO": Look(GREY, ":", "X"),
+    "Strata": Look(GREEN, "-", "^"),
 }
 
 
 def looks(labels: Iterable[str]) -> dict[str, Look]:
     """Give every label a look: a method its own, everything else one that is free in this figure.
 
-    Of several variants of a method (`I2PFL, tau=0.05`) each has the method's colour with another line, as long as
-    there are lines and the figure is not about that method alone.
+    Of several variants of a method (`I2PFL, tau=0.05`, `I2PFL + styles`) each has the method's colour with another
+    line, as long as there are lines and the figure is not about that method alone.
     """
     names = list(dict.fromkeys(labels))
-    methods = {name: name.split(", ")[0].removesuffix(" †") for name in names}
+    methods = {name: re.split(r", | \+ ", name)[0].removesuffix(" †") for name in names}
     found = {name: LOOKS[name] for name in names if name in LOOKS}
     every = [Look(c, line, m) for (line, c), m in zip(product(LINES, COLOURS), cycle(MARKERS), strict=False)]
     for name in names:
@@ -127,8 +129,15 @@ def looks(labels: Iterable[str]) -> dict[str, Look]:
         alike = [look for look in every if own and look.colour == own[0].colour and len(set(methods.values())) > 1]
         used = {(look.colour, look.line) for look in found.values()}
         free = (look for look in [*own, *alike, *every] if (look.colour, look.line) not in used)
-        found.setdefault(name, next(free, every[0]))
+        if name not in found:
+            found[name] = _with_free_marker(next(free, every[0]), found.values())
     return {name: found[name] for name in names}
+
+
+def _with_free_marker(look: Look, others: Iterable[Look]) -> Look:
+    """A look that can be told from the others of its colour where there are points and no lines."""
+    taken = {other.marker for other in others if other.colour == look.colour}
+    return replace(look, marker=next((m for m in (look.marker, *MARKERS) if m not in taken), look.marker))
 
 
 def point_looks(names: Sequence[str], mode: str) -> dict[str, Look]:

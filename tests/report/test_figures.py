@@ -215,6 +215,10 @@ def test_every_method_has_a_look_of_its_own_in_all_figures():
     assert variants["FPL, tau=1"] == style.LOOKS["FPL"] and variants["MOON, mu=1"] == style.LOOKS["MOON"]
     assert variants["FPL, tau=2"].colour == style.LOOKS["FPL"].colour and variants["FPL, tau=2"].line != "-"
     assert variants["FedBN †"] == style.LOOKS["FedBN"]
+    styled = style.looks(["FedAvg", "FPL", "I2PFL", "FPL + styles", "I2PFL + styles", "FPL, fixed styles"])
+    assert {styled[name].colour for name in styled if name.startswith("FPL")} == {style.LOOKS["FPL"].colour}
+    assert len({(look.colour, look.line) for look in styled.values()}) == len(styled)
+    assert len({(look.colour, look.marker) for look in styled.values()}) == len(styled)
     alone = style.looks([f"FPL, tau={tau}" for tau in range(5)])
     assert len({look.colour for look in alone.values()}) == 5
 
