@@ -113,8 +113,7 @@ class Job:
         self._began = 0.0
         self._size = -1
         self._first = 0
-        self.look()
-        self._first = self.rounds
+        self._look_anew()
 
     @property
     def name(self) -> str:
@@ -148,8 +147,14 @@ class Job:
             if lines:
                 self.accuracy = json.loads(lines[-1]).get("mean", self.accuracy)
 
+    def _look_anew(self) -> None:
+        """Count the rounds that this sweep finds done."""
+        self.look()
+        self._first = self.rounds
+
     def start(self, workers: int) -> None:
         """Start its process."""
+        self._look_anew()  # another process may have worked on it since
         (self.path / "failed.json").unlink(missing_ok=True)
         self.state, self.error, self._began = "running", "", time.monotonic()
         with log_file(self.path).open("ab") as log:

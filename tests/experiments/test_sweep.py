@@ -345,6 +345,17 @@ def test_a_job_that_another_process_holds(quick, tmp_path, monkeypatch):
         assert not (path / "failed.json").exists()
 
 
+def test_rounds_that_another_process_ran_in_the_meantime_are_not_counted_as_run_here(quick, tmp_path, monkeypatch):
+    config = resolve([quick, {"rounds": 4}])
+    job = Job(config, tmp_path / job_name(config))
+    job.path.mkdir()
+    (job.path / "metrics.jsonl").write_text('{"mean": 1.0}\n{"mean": 2.0}\n')
+    monkeypatch.setattr(sweep.sys, "executable", shutil.which("true"))
+    job.start(0)
+    assert (job.rounds, job.rounds_here) == (2, 0)
+    job.kill()
+
+
 def test_a_job_whose_last_process_is_just_ending_is_waited_for(quick, tmp_path):
     config = resolve([quick, {"rounds": 1}])
     path = tmp_path / "s" / job_name(config)
