@@ -367,8 +367,16 @@ def _costs(ax: Any, found: Measured, what: str, style: Any) -> None:
     ax.set(xlabel=f"{what} of a round, × {BASE}", xlim=(0.9, max(1.5, *places.values()) + 0.1))
 
 
+def forget_places() -> None:
+    """Leave out of the configuration of finished runs where the data lay."""
+    for summary in RUNS.glob("*/summary.json"):
+        config = summary.with_name("config.toml")
+        config.write_text(re.sub(r"^data = .*$", 'data = ""', config.read_text(), flags=re.M))
+
+
 def main() -> None:
     """Write the page, what other pages repeat of it, the cells and the figures."""
+    forget_places()
     (ROOT / "docs" / "results.md").write_text(filled((ROOT / "docs" / "results.md.in").read_text()))
     for page in PAGES:
         page.write_text(refreshed(page.read_text()))
