@@ -293,13 +293,23 @@ FILLERS: dict[str, Callable[..., str]] = {
 
 def fill(what: str) -> str:
     """Compute `table | office10` and the like."""
-    name, *arguments = (word.strip() for word in what.split("|"))
-    return FILLERS[name](*arguments)
+    name, *words = arguments(what)
+    return FILLERS[name](*words)
+
+
+def arguments(text: str) -> list[str]:
+    """The words between the bars."""
+    return [word.strip() for word in text.split("|")]
 
 
 def filled(template: str) -> str:
-    """Put what was measured in the place of `{{what | experiment | …}}`."""
-    return re.sub(r"\{\{(.+?)\}\}", lambda match: fill(match[1]), template)
+    """Put what was measured in the place of `{{what | experiment | …}}`.
+
+    What stands between `{{if | experiment | …}}` and `{{end}}` is left out as long as FedAvg is not measured there.
+    """
+    blocks = re.compile(r"\{\{if \|(.+?)\}\}\n(.*?)\{\{end\}\}\n", re.S)
+    whole = blocks.sub(lambda match: match[2] if BASE in measured(*arguments(match[1])).rows else "", template)
+    return re.sub(r"\{\{(.+?)\}\}", lambda match: fill(match[1]), whole)
 
 
 def refreshed(page: str) -> str:

@@ -51,6 +51,15 @@ def test_gains_are_paired_by_seed():
     assert float(re.search(r"[+-]\d+\.\d", line)[0]) == pytest.approx(statistics.fmean(gains), abs=0.051)
 
 
+def test_a_section_is_left_out_until_its_experiment_is_measured(monkeypatch):
+    rows = {"office10": {results_page.BASE: {}}, "pacs": {}}
+    monkeypatch.setattr(
+        results_page, "measured", lambda name, dataset="": results_page.Measured(None, dataset, rows[name], 0)
+    )
+    template = "a\n{{if | office10}}\nb\n{{end}}\n{{if | pacs | PACS}}\nc\n{{end}}\nd\n"
+    assert results_page.filled(template) == "a\nb\nd\n"
+
+
 def test_an_interval_is_students():
     # three values, mean 2, deviation 1: 4.3027 × 1 / √3 = 2.484
     assert results_page.interval([1.0, 2.0, 3.0]) == "-0.5 to +4.5"
