@@ -22,14 +22,13 @@ from protolith.data.tasks import load_task
 from protolith.engines.in_process import InProcessEngine
 from protolith.federation.coordinator import Coordinator
 from protolith.federation.local_update import Workplace, one_thread
-from protolith.methods import strata
 from protolith.methods import with_exchange as exchange
 from protolith.records import Record
 from protolith.runs.config import RunConfig, complete_for, resolve
 
 ROUNDS = 20
 AVERAGED = 10  # global models whose average is tested as well
-STYLES = {"training": {"style_exchange": 0.8}}
+STYLES = {"training": {"style_exchange": 0.8, "style_balance": True}}
 VARIANTS: dict[str, dict[str, object]] = {
     "fedavg": {"method": "fedavg"},
     "exchange .8": {"method": "strata", "params": {"balance": False}},
@@ -54,10 +53,6 @@ def control(name: str) -> None:
         exchange.Client.other_styles = lambda self, styles: styles[int(self.knowledge[exchange.OWN])][None]
     if name.endswith("GroupNorm"):
         torch.nn.BatchNorm2d = lambda channels: torch.nn.GroupNorm(8, channels)
-    if VARIANTS[name]["method"] == "i2pfl":  # its losses, and Strata's average
-        exchange.Server.weight = lambda self, upload: strata.balanced(
-            upload, torch.tensor(self.roster.counts), self.extra[exchange.CLUSTER]
-        )
 
 
 def without_test_images(task: Task, config: RunConfig) -> Task:

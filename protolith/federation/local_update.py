@@ -207,13 +207,15 @@ class Workplace:
 
 def composed(method: Method, setup: Setup) -> Method:
     """The method with what the settings put on top of it."""
-    if setup.training.style_exchange == 0:
+    exchange, balance = setup.training.style_exchange, setup.training.style_balance
+    if exchange == 0 and not balance:
         return method
     if issubclass(method.client, with_exchange.Client):
-        raise UserError(
-            f"training.style_exchange: {method.name} exchanges styles already; its own option is params.exchange."
-        )
-    return with_exchange.with_exchange(method)
+        given, own = ("style_exchange", "exchange") if exchange else ("style_balance", "balance")
+        raise UserError(f"training.{given}: {method.name} exchanges styles already; its own option is params.{own}.")
+    if balance and not method.server.by_images:
+        raise UserError(f"training.style_balance is not for {method.name}, which does not average models by images.")
+    return with_exchange.with_exchange(method, balance)
 
 
 def local_update(client_type: type, context: Context) -> tuple[Upload, Record]:

@@ -61,6 +61,10 @@ class Training(BaseModel):
         "together (joint), or the style's mean; fixed: from one style that is nobody's",
     )
 
+    style_balance: bool = Field(
+        False, description="average models so that every style counts alike, as Strata does; off: as the method does"
+    )
+
     def rate(self, round_: int, rounds: int) -> float:
         """The learning rate of a round (the first is 0) of so many."""
         if round_ < self.warmup:

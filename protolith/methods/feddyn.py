@@ -1,7 +1,7 @@
 """FedDyn: dynamic regularisation that makes the clients' minima meet in the joint one (Acar et al., ICLR 2021)."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from pydantic import Field
@@ -63,6 +63,8 @@ class Server(fedavg.Server):
 
     `weights` is θ̄; h is in `extra`. What is broadcast follows from the two and is made once a round.
     """
+
+    by_images: ClassVar[bool] = False
 
     def __init__(self, params: Any, weights: Record, roster: Roster) -> None:
         super().__init__(params, weights, roster)

@@ -1,8 +1,6 @@
 """Strata: every site trains on its own images in the other sites' styles, and every style counts alike (our own)."""
 
-import torch
 from pydantic import Field
-from torch import Tensor
 
 from protolith.data.styles import Draw
 from protolith.methods import base, with_exchange
@@ -37,33 +35,12 @@ class Client(with_exchange.Client):
         return how
 
 
-class Server(with_exchange.Server):
+class Server(with_exchange.Balanced):
     """Averages models so that every pseudo-domain counts alike."""
 
     def weight(self, upload: Upload) -> float:
-        """A client's share in its pseudo-domain, or in all images."""
-        if not self.params.balance:
-            return super().weight(upload)
-        return balanced(upload, torch.tensor(self.roster.counts), self.extra[with_exchange.CLUSTER])
-
-
-def balanced(upload: Upload, counts: Tensor, cluster: Tensor) -> float:
-    """n_m / n_j(m): a client's share in its pseudo-domain; the mean divides by the number of domains.
-
-    A client whose style is not known yet counts as if its pseudo-domain were of average size: in round 0 all
-    clients do, which is FedAvg.
-    """
-    images = images_by_domain(counts, cluster)
-    own = int(cluster[upload.client])
-    return upload.count / float(images[own] if own >= 0 else images.mean())
-
-
-def images_by_domain(counts: Tensor, cluster: Tensor) -> Tensor:
-    """The number of images of each pseudo-domain [J]; 1 where none is known."""
-    known = cluster >= 0
-    if not known.any():
-        return torch.ones(1, dtype=torch.float64)
-    return torch.bincount(cluster[known], weights=counts[known].double())
+        """A client's share in its pseudo-domain, or its number of images."""
+        return super().weight(upload) if self.params.balance else float(upload.count)
 
 
 METHOD = Method(

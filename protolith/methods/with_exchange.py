@@ -96,6 +96,29 @@ class Server(fedavg.Server):
         return light
 
 
+class Balanced(Server):
+    """Averages models so that every pseudo-domain has the same weight."""
+
+    def weight(self, upload: Upload) -> float:
+        """n_m / n_j(m): a client's share in its pseudo-domain; the mean divides by the number of domains.
+
+        A client whose style is not known yet counts as if its pseudo-domain were of average size: in round 0 all
+        clients do, which is FedAvg.
+        """
+        cluster = self.extra[CLUSTER]
+        images = images_by_domain(torch.tensor(self.roster.counts), cluster)
+        own = int(cluster[upload.client])
+        return upload.count / float(images[own] if own >= 0 else images.mean())
+
+
+def images_by_domain(counts: Tensor, cluster: Tensor) -> Tensor:
+    """The number of images of each pseudo-domain [J]; 1 where none is known."""
+    known = cluster >= 0
+    if not known.any():
+        return torch.ones(1, dtype=torch.float64)
+    return torch.bincount(cluster[known], weights=counts[known].double())
+
+
 def pseudo_domains(styles: Tensor, counts: Tensor) -> Tensor:
     """Cluster styles [M, 12], each of so many images, without knowing any domain: labels [M].
 
@@ -150,8 +173,8 @@ def _joined(points: Array, labels: Array) -> Array:
     return np.argsort(np.argsort(first))[inverse]
 
 
-def with_exchange(method: Method) -> Method:
-    """The same method with style exchange."""
+def with_exchange(method: Method, balance: bool = False) -> Method:
+    """The same method with style exchange, and with pseudo-domains that count alike."""
     client = type("Client", (Client, method.client), {"__doc__": method.client.__doc__})
-    server = type("Server", (Server, method.server), {"__doc__": method.server.__doc__})
+    server = type("Server", (Balanced if balance else Server, method.server), {"__doc__": method.server.__doc__})
     return replace(method, client=client, server=server, protects=False)  # styles are sent as they are

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from helpers import check_resume, make_client, make_server, make_split, make_upload, run_rounds
+from safetensors.torch import load_file
 
 from protolith.data.domain import Split
 from protolith.data.styles import style_of
@@ -13,6 +14,7 @@ from protolith.federation.local_update import Workplace
 from protolith.methods import with_exchange
 from protolith.methods.registry import all_methods
 from protolith.methods.with_exchange import CLUSTER, OWN, STYLE, STYLES
+from protolith.records import Upload
 from protolith.runs import runner
 from protolith.runs.config import complete_for, resolve
 from protolith.runs.directory import RunDirectory
@@ -205,10 +207,44 @@ def test_exchange_is_the_same_on_workers(tmp_path):
     assert a == b
 
 
-def test_strata_does_not_exchange_twice():
-    with pytest.raises(UserError, match=r"params\.exchange"):
-        task = load_task("mini")
-        Workplace(complete_for(resolve([small("strata")]), task), task)
+def test_fedavg_with_styles_and_balance_is_strata(tmp_path):
+    plain = {"epochs": 1, "batch": 16}
+    styles = {**plain, "style_exchange": 0.8}
+    runs = {
+        "strata": ("strata", plain),
+        "both": ("fedavg", styles | {"style_balance": True}),
+        "one": ("fedavg", styles),
+    }
+    for name, (method, training) in runs.items():
+        config = resolve([small(method, rounds=3, training=training, workers=0)])
+        runner.start(config, tmp_path / name, Observer())
+    strata, other, one = (load_file(tmp_path / name / "model.safetensors") for name in runs)
+    assert all(torch.equal(strata[name], other[name]) for name in strata)
+    assert not all(torch.equal(strata[name], one[name]) for name in strata)
+
+
+@pytest.mark.parametrize("method", sorted(set(all_methods()) - {"strata"}))
+def test_a_method_balances_pseudo_domains_or_says_that_it_cannot(method):
+    task = load_task("mini")
+    config = complete_for(resolve([small(method, training={"style_balance": True})]), task)
+    if method in ("feddyn", "fedga", "fedopt", "fedplvm", "fedproto-original", "scaffold", "solo"):
+        with pytest.raises(UserError, match=f"style_balance is not for {method}, which does not average"):
+            Workplace(config, task)
+        return
+    server = Workplace(config, task).server()
+    counts = server.roster.counts
+    server.extra = {**server.extra, CLUSTER: torch.tensor([0, 0, 1, -1])}
+    weights = [server.weight(Upload(client, counts[client], {})) for client in range(4)]
+    n = [sum(counts[:2]), counts[2]]
+    expected = [counts[0] / n[0], counts[1] / n[0], 1.0, counts[3] / ((n[0] + n[1]) / 2)]
+    assert weights == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("given", "own"), [("style_exchange", "exchange"), ("style_balance", "balance")])
+def test_strata_does_not_exchange_twice(given, own):
+    task = load_task("mini")
+    with pytest.raises(UserError, match=rf"training\.{given}: .* params\.{own}"):
+        Workplace(complete_for(resolve([small("strata", training={given: 1})]), task), task)
 
 
 def test_privacy_refuses_styles_because_they_are_sent_as_they_are():
