@@ -286,8 +286,15 @@ def gain(name: str, row: str, dataset: str = "", column: str = "mean", base: str
     return spread(values, "+") + (f" ({len(values)} of {seeds} seeds)" if len(values) < seeds else "")
 
 
+def claimed(name: str, paper: str, row: str, dataset: str = "") -> str:
+    """The gain over FedAvg that a paper prints."""
+    file, theirs = next((file, theirs) for who, file, theirs in PAPERS[measured(name, dataset).dataset] if who == paper)
+    printed = printed_table(file)[theirs]
+    return f"{printed[row]['mean'] - printed[BASE]['mean']:+.1f}"
+
+
 FILLERS: dict[str, Callable[..., str]] = {
-    filler.__name__: filler for filler in (table, short, gains, orders, cost, parts, across, choices, gain)
+    filler.__name__: filler for filler in (table, short, gains, orders, cost, parts, across, choices, gain, claimed)
 }
 
 
