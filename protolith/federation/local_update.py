@@ -213,7 +213,7 @@ def composed(method: Method, setup: Setup) -> Method:
     if issubclass(method.client, with_exchange.Client):
         given, own = ("style_exchange", "exchange") if exchange else ("style_balance", "balance")
         raise UserError(f"training.{given}: {method.name} exchanges styles already; its own option is params.{own}.")
-    if balance and not method.server.by_images:
+    if balance and not (method.server.averages and method.server.weight is Server.weight):
         raise UserError(f"training.style_balance is not for {method.name}, which does not average models by images.")
     return with_exchange.with_exchange(method, balance)
 

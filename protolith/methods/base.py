@@ -60,7 +60,6 @@ class Training(BaseModel):
         description="how an image's colours are drawn from a style: each channel by itself, all three "
         "together (joint), or the style's mean; fixed: from one style that is nobody's",
     )
-
     style_balance: bool = Field(
         False, description="average models so that every style counts alike, as Strata does; off: as the method does"
     )

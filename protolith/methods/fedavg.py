@@ -121,8 +121,8 @@ class Server:
 
     # Whose accuracy the tables give: the global model's, or the clients' own.
     evaluates: ClassVar[Literal["global", "clients"]] = "global"
-    # Whether models are averaged by numbers of images alone, so that a run may balance pseudo-domains instead.
-    by_images: ClassVar[bool] = True
+    # Whether `weight` weighs whole models in a mean, so that a run may have it balance pseudo-domains.
+    averages: ClassVar[bool] = True
     # How uploads become one: the mean, unless the run says otherwise.
     robust = Robust()
 

@@ -64,7 +64,7 @@ class Server(fedavg.Server):
     `weights` is θ̄; h is in `extra`. What is broadcast follows from the two and is made once a round.
     """
 
-    by_images: ClassVar[bool] = False
+    averages: ClassVar[bool] = False
 
     def __init__(self, params: Any, weights: Record, roster: Roster) -> None:
         super().__init__(params, weights, roster)

@@ -1,7 +1,7 @@
 """FedGA: give weight to the clients that lose by aggregation (generalization adjustment; Zhang et al., CVPR 2023)."""
 
 from collections.abc import Iterable
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -78,8 +78,6 @@ class Client(fedavg.Client):
 
 class Server(fedavg.Server):
     """Averages the models with weights a_m of its own, in `extra`, and moves them by the clients' costs."""
-
-    by_images: ClassVar[bool] = False
 
     def __init__(self, params: Any, weights: Record, roster: Roster) -> None:
         super().__init__(params, weights, roster)

@@ -1,7 +1,7 @@
 """FedOpt: the mean of the clients' moves is the gradient of a server optimiser (Reddi et al., ICLR 2021)."""
 
 from collections.abc import Iterable
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from pydantic import Field
@@ -37,8 +37,6 @@ class Params(base.Params):
 
 class Server(fedavg.Server):
     """Keeps the moments m and v in `extra`; BatchNorm's buffers are averaged and take no step."""
-
-    by_images: ClassVar[bool] = False
 
     def weight(self, upload: Upload) -> float:
         """The weight of a client's model in the mean."""

@@ -1,7 +1,7 @@
 """FedPLVM: prototypes at two levels of clustering (Wang et al., Taming Cross-Domain Variance, NeurIPS 2024)."""
 
 from collections.abc import Iterable
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from pydantic import Field
@@ -62,8 +62,6 @@ class Client(with_prototypes.Client):
 
 class Server(with_prototypes.Server):
     """Clusters all clients' clusters of a class."""
-
-    by_images: ClassVar[bool] = False
 
     def schema(self) -> dict[str, Spec]:
         """Any number of prototypes, with their classes."""

@@ -1,7 +1,7 @@
 """SCAFFOLD: control variates that take the clients' drift out of their gradients (Karimireddy et al., ICML 2020)."""
 
 from collections.abc import Iterable, Iterator
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import torch
 from pydantic import Field
@@ -64,8 +64,6 @@ class Client(fedavg.Client):
 
 class Server(fedavg.Server):
     """Keeps c in `extra`, because it is of no use in an exported model, and sends it with the weights."""
-
-    by_images: ClassVar[bool] = False
 
     def __init__(self, params: Any, weights: Record, roster: Roster) -> None:
         super().__init__(params, weights, roster)

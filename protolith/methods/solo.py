@@ -28,7 +28,7 @@ class Server(fedavg.Server):
     """Sends the common starting point for a client's first round and nothing afterwards."""
 
     evaluates: ClassVar[Literal["global", "clients"]] = "clients"
-    by_images: ClassVar[bool] = False
+    averages: ClassVar[bool] = False
 
     def __init__(self, params: Any, weights: Record, roster: Roster) -> None:
         super().__init__(params, weights, roster)
