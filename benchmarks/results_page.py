@@ -347,7 +347,7 @@ def draw() -> None:
     from protolith.report import figures, style
 
     found = measured("office10")
-    styled = [row for row in found.rows if "styles" in row or row in (BASE, "Strata")]
+    styled = [row for row in found.rows if "styles" in row or "Strata" in row or row == BASE]
     panels = {"as printed": [row for row in found.rows if row not in styled or row == BASE], "with styles": styled}
     runs = {
         title: {row: [seed.runs[0] for seed in found.rows[row].values()] for row in rows}
