@@ -207,19 +207,21 @@ def test_exchange_is_the_same_on_workers(tmp_path):
     assert a == b
 
 
-def test_fedavg_with_styles_and_balance_is_strata(tmp_path):
+def test_fedavg_with_styles_is_strata_with_and_without_balance(tmp_path):
     plain = {"epochs": 1, "batch": 16}
     styles = {**plain, "style_exchange": 0.8}
     runs = {
-        "strata": ("strata", plain),
-        "both": ("fedavg", styles | {"style_balance": True}),
-        "one": ("fedavg", styles),
+        "strata": ("strata", plain, {}),
+        "both": ("fedavg", styles | {"style_balance": True}, {}),
+        "unbalanced": ("strata", plain, {"balance": False}),
+        "one": ("fedavg", styles, {}),
     }
-    for name, (method, training) in runs.items():
-        config = resolve([small(method, rounds=3, training=training, workers=0)])
+    for name, (method, training, params) in runs.items():
+        config = resolve([small(method, rounds=3, training=training, params=params, workers=0)])
         runner.start(config, tmp_path / name, Observer())
-    strata, other, one = (load_file(tmp_path / name / "model.safetensors") for name in runs)
-    assert all(torch.equal(strata[name], other[name]) for name in strata)
+    strata, both, unbalanced, one = (load_file(tmp_path / name / "model.safetensors") for name in runs)
+    assert all(torch.equal(strata[name], both[name]) for name in strata)
+    assert all(torch.equal(unbalanced[name], one[name]) for name in one)
     assert not all(torch.equal(strata[name], one[name]) for name in strata)
 
 
