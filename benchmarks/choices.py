@@ -1,9 +1,9 @@
-"""Choose Strata's settings without looking at a test image.
+"""Choose settings of Strata and FedCode without looking at a test image.
 
 On Office-Caltech10 the clients hold a part of the training images only. Here the rest of them, which nobody holds,
 take the place of the test sets, with seeds that no reported table uses.
 
-    python benchmarks/strata_choice.py DATA OUT.jsonl [--seed 1000] [VARIANT ...]
+    python benchmarks/choices.py DATA OUT.jsonl [--seed 1000] [VARIANT ...]
 """
 
 import argparse
@@ -44,6 +44,10 @@ VARIANTS: dict[str, dict[str, object]] = {
     "both .8 + GPCL": {"method": "i2pfl", "params": {"lambda_intra": 0.0}, **STYLES},
     "both .8 + APA": {"method": "i2pfl", "params": {"lambda_inter": 0.0}, **STYLES},
     "both .8 + GPCL + APA": {"method": "i2pfl", **STYLES},
+    "fedcode, tau .07": {"method": "fedcode", "params": {"tau": 0.07}},
+    "fedcode, tau .2": {"method": "fedcode", "params": {"tau": 0.2}},
+    "fedcode, tau .5": {"method": "fedcode"},
+    "fedcode, tau 1": {"method": "fedcode", "params": {"tau": 1.0}},
 }
 
 
