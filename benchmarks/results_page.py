@@ -29,7 +29,7 @@ MEASURED = ROOT / "results" / "measured"
 RUNS = MEASURED / "runs"
 FIGURES = ROOT / "docs" / "images"
 PAGES = [ROOT / "README.md", ROOT / "docs" / "methods" / "strata.md"]  # that repeat a table, between two marks
-# The papers that print our data sets under the same protocol: heading, table, their name of the data set.
+# The papers that print our data sets: heading, table, their name of the data set. FedAPC's has other clients.
 PAPERS = {
     "Office-Caltech10": [
         ("FPL", "fpl_table2", "Office Caltech"),
@@ -267,9 +267,9 @@ def across(name: str) -> str:
     return grid(["method", *columns], lines) + unfinished(found)
 
 
-def choices() -> str:
-    """What was tried for Strata on training images that no client holds."""
-    lines = [json.loads(line) for line in (MEASURED / "strata-choice.jsonl").read_text().splitlines()]
+def choices(method: str) -> str:
+    """What was tried for a method on training images that no client holds."""
+    lines = [json.loads(line) for line in (MEASURED / f"{method}-choice.jsonl").read_text().splitlines()]
     seeds = sorted({line["seed"] for line in lines})
     found = {(line["variant"], line["seed"]): line for line in lines}
     rows = [
