@@ -1,4 +1,4 @@
-"""Choose settings of Strata and FedCode without looking at a test image.
+"""Try settings of Strata, and readings of papers, without looking at a test image.
 
 On Office-Caltech10 the clients hold a part of the training images only. Here the rest of them, which nobody holds,
 take the place of the test sets, with seeds that no reported table uses.
@@ -44,6 +44,9 @@ VARIANTS: dict[str, dict[str, object]] = {
     "both .8 + GPCL": {"method": "i2pfl", "params": {"lambda_intra": 0.0}, **STYLES},
     "both .8 + APA": {"method": "i2pfl", "params": {"lambda_inter": 0.0}, **STYLES},
     "both .8 + GPCL + APA": {"method": "i2pfl", **STYLES},
+    "i2pfl": {"method": "i2pfl"},
+    "i2pfl, lambda_intra 90": {"method": "i2pfl", "params": {"lambda_intra": 90.0}},
+    "i2pfl, not detached": {"method": "i2pfl", "params": {"detach": False}},
     "fedcode, tau .07": {"method": "fedcode", "params": {"tau": 0.07}},
     "fedcode, tau .2": {"method": "fedcode", "params": {"tau": 0.2}},
     "fedcode, tau .5": {"method": "fedcode"},
