@@ -14,6 +14,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+import other_exchanges
 import torch
 
 from protolith.data.domain import Domain, Split, Task
@@ -41,6 +42,9 @@ VARIANTS: dict[str, dict[str, object]] = {
     "both .8, own style": {"method": "strata"},
     "both .8 fixed": {"method": "strata", "params": {"draw": "fixed"}},
     "both .8, GroupNorm": {"method": "strata"},
+    "both .8, amplitudes": {"method": "strata"},
+    "both .8, feature maps": {"method": "strata", "params": {"exchange": 0.0}},
+    "both .8, colours and feature maps": {"method": "strata"},
     "both .8 + GPCL": {"method": "i2pfl", "params": {"lambda_intra": 0.0}, **STYLES},
     "both .8 + APA": {"method": "i2pfl", "params": {"lambda_inter": 0.0}, **STYLES},
     "both .8 + GPCL + APA": {"method": "i2pfl", **STYLES},
@@ -60,6 +64,10 @@ def control(name: str) -> None:
         exchange.Client.other_styles = lambda self, styles: styles[int(self.knowledge[exchange.OWN])][None]
     if name.endswith("GroupNorm"):
         torch.nn.BatchNorm2d = lambda channels: torch.nn.GroupNorm(8, channels)
+    if name.endswith("amplitudes"):
+        other_exchanges.exchange_amplitudes()
+    if name.endswith("feature maps"):
+        other_exchanges.exchange_features()
 
 
 def without_test_images(task: Task, config: RunConfig) -> Task:
