@@ -309,13 +309,19 @@ def arguments(text: str) -> list[str]:
     return [word.strip() for word in text.split("|")]
 
 
+def is_measured(name: str, dataset: str = "", row: str = BASE) -> bool:
+    """Whether a row has a seed."""
+    return row in measured(name, dataset).rows
+
+
 def filled(template: str) -> str:
     """Put what was measured in the place of `{{what | experiment | …}}`.
 
-    What stands between `{{if | experiment | …}}` and `{{end}}` is left out as long as FedAvg is not measured there.
+    What stands between `{{if | experiment | data set | row}}` and `{{end}}` is left out as long as the row, FedAvg
+    where none is named, is not measured there.
     """
     blocks = re.compile(r"\{\{if \|(.+?)\}\}\n(.*?)\{\{end\}\}\n", re.S)
-    whole = blocks.sub(lambda match: match[2] if BASE in measured(*arguments(match[1])).rows else "", template)
+    whole = blocks.sub(lambda match: match[2] if is_measured(*arguments(match[1])) else "", template)
     return re.sub(r"\{\{(.+?)\}\}", lambda match: fill(match[1]), whole)
 
 

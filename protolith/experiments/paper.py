@@ -15,7 +15,7 @@ from protolith.data.protocols import plain_name
 from protolith.data.tasks import TASKS
 from protolith.errors import UserError, unknown
 from protolith.experiments.printed import printed_table
-from protolith.experiments.sweep import job_name
+from protolith.experiments.sweep import job_path
 from protolith.experiments.table import Row, Summary, Table, columns_of, footer, header, values_of
 from protolith.methods.registry import get_method
 from protolith.runs.config import RunConfig, merge, parse_set, read_toml, resolve, validated
@@ -211,7 +211,7 @@ def tables(experiment: Experiment, reduction: Reduction, planned: Sequence[Plann
 
 def directory_of(job: Planned, out: Path) -> RunDirectory:
     """Where a run of an experiment is."""
-    return RunDirectory(out / job_name(job.config))
+    return RunDirectory(job_path(job.config, out))
 
 
 Done = list[tuple[Planned, RunDirectory, Summary]]

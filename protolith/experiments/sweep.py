@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from protolith.errors import UserError
 from protolith.federation.local_update import choose_device
@@ -25,6 +25,7 @@ State = Literal["new", "running", "stopped", "failed", "done"]
 
 # Where and how a run is executed does not change what comes out.
 PLACE = ("workers", "engine", "deployment", "address", "device", "data", "checkpoint_every", "diagnostics")
+FILLED_IN = ("protocol.clients", "protocol.samples")  # from the task, when a run begins
 STOPPED = 130  # a job's exit code after Ctrl-C
 DISK = 74  # a job's exit code when the disk takes nothing more, so that it can leave no word
 NO_ROOM = "its files cannot be written: the disk is full, or may only be read; the same command goes on from there"
@@ -44,6 +45,29 @@ def job_name(config: RunConfig) -> str:
     settings["params"] = params.model_dump(mode="json", exclude_defaults=True)
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:10]
     return f"{config.method}-seed{config.seed}-{digest}"
+
+
+def job_path(config: RunConfig, out: Path) -> Path:
+    """Where a job is, or will be. What is there must be of the same settings: defaults change between versions."""
+    path = out / job_name(config)
+    if not (path / "config.toml").exists():
+        return path
+    now, then = _settings(config), _settings(RunDirectory(path).config())
+    for name, value in now.items():
+        if then.get(name) != value:
+            sentence = f"{path} was run with {name} = {json.dumps(then.get(name))}, the default then; it is"
+            raise UserError(f"{sentence} {json.dumps(value)} now. Move that run away, or give another --out.")
+    return path
+
+
+def _settings(config: RunConfig) -> dict[str, Any]:
+    """Everything that could give another result, by dotted name, but for what the task fills in."""
+    given = config.model_dump(mode="json", exclude={*PLACE, "params"})
+    given["params"] = get_method(config.method).params.model_validate(config.params).model_dump(mode="json")
+    found: dict[str, Any] = {}
+    for section, value in given.items():
+        found |= {f"{section}.{name}": v for name, v in value.items()} if isinstance(value, dict) else {section: value}
+    return {name: value for name, value in found.items() if name not in FILLED_IN}
 
 
 def state(path: Path) -> State:
@@ -267,7 +291,7 @@ def run_sweep(
     distinct: dict[str, RunConfig] = {}
     for config in configs:
         distinct.setdefault(job_name(config), config)
-    every = [Job(config, out / name) for name, config in distinct.items()]
+    every = [Job(config, job_path(config, out)) for config in distinct.values()]
     to_do = [job for job in every if job.state != "done" and (retry_failed or job.state != "failed")]
     at_once = how_many_at_once([job.config for job in to_do], jobs, cores())
     try:

@@ -176,6 +176,20 @@ def test_a_job_is_named_after_what_could_change_its_result(small):
 
 
 @pytest.mark.parametrize(
+    ("then", "named"),
+    [({"params": {"tau": 0.03}}, "params.tau = 0.03"), ({"training": {"momentum": 0.5}}, "training.momentum = 0.5")],
+)
+def test_a_run_from_before_a_default_changed_is_not_taken_for_todays(small, tmp_path, then, named):
+    config = resolve([small, {"method": "fpl"}])
+    path = tmp_path / job_name(config)
+    runner.start(resolve([small, {"method": "fpl", "rounds": 1, "workers": 0}, then]), path, Observer())
+    text = (path / "config.toml").read_text()
+    (path / "config.toml").write_text(text.replace("rounds = 1\n", f"rounds = {config.rounds}\n"))
+    with pytest.raises(UserError, match=f"{named}, the default then; it is .* now. Move that run away"):
+        run_sweep([config], tmp_path, SweepObserver())
+
+
+@pytest.mark.parametrize(
     ("number", "settings", "jobs", "cores", "at_once", "workers"),
     [
         (12, {}, None, 2, 2, 0),
@@ -223,7 +237,7 @@ def test_each_configuration_once_and_never_too_many_at_a_time(quick, tmp_path):
         while not over.wait(0.03):
             seen.append(len(job_processes(out)))
 
-    counter = threading.Thread(target=count)
+    counter = threading.Thread(target=count, daemon=True)
     counter.start()
     again = configs[0].model_copy(update={"workers": 0})
     outcomes = run_sweep([*configs, again, configs[3]], out, notes, jobs=2)
