@@ -44,7 +44,6 @@ VARIANTS: dict[str, dict[str, object]] = {
     "both .8, GroupNorm": {"method": "strata"},
     "both .8, amplitudes": {"method": "strata"},
     "both .8, feature maps": {"method": "strata", "params": {"exchange": 0.0}},
-    "both .8, colours and feature maps": {"method": "strata"},
     "both .8 + GPCL": {"method": "i2pfl", "params": {"lambda_intra": 0.0}, **STYLES},
     "both .8 + APA": {"method": "i2pfl", "params": {"lambda_inter": 0.0}, **STYLES},
     "both .8 + GPCL + APA": {"method": "i2pfl", **STYLES},
