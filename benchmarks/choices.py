@@ -52,8 +52,7 @@ VARIANTS: dict[str, dict[str, object]] = {
     "i2pfl, not detached": {"method": "i2pfl", "params": {"detach": False}},
     "fedcode, tau .07": {"method": "fedcode", "params": {"tau": 0.07}},
     "fedcode, tau .2": {"method": "fedcode", "params": {"tau": 0.2}},
-    "fedcode, tau .5": {"method": "fedcode"},
-    "fedcode, tau 1": {"method": "fedcode", "params": {"tau": 1.0}},
+    "fedcode, tau .5": {"method": "fedcode", "params": {"tau": 0.5}},
 }
 
 

@@ -267,9 +267,9 @@ def across(name: str) -> str:
     return grid(["method", *columns], lines) + unfinished(found)
 
 
-def choices(method: str) -> str:
-    """What was tried for a method on training images that no client holds."""
-    lines = [json.loads(line) for line in (MEASURED / f"{method}-choice.jsonl").read_text().splitlines()]
+def choices(name: str) -> str:
+    """What was tried on training images that no client holds."""
+    lines = [json.loads(line) for line in (MEASURED / f"{name}-choice.jsonl").read_text().splitlines()]
     seeds = sorted({line["seed"] for line in lines})
     found = {(line["variant"], line["seed"]): line for line in lines}
     rows = [

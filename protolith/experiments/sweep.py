@@ -40,9 +40,7 @@ def job_name(config: RunConfig) -> str:
 
     Settings at their defaults are left out, so that a setting that is new in a later version renames no job.
     """
-    settings = config.model_dump(mode="json", exclude={*PLACE, "params"}, exclude_defaults=True)
-    params = get_method(config.method).params.model_validate(config.params)
-    settings["params"] = params.model_dump(mode="json", exclude_defaults=True)
+    settings = _dumped(config, exclude_defaults=True)
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:10]
     return f"{config.method}-seed{config.seed}-{digest}"
 
@@ -60,12 +58,17 @@ def job_path(config: RunConfig, out: Path) -> Path:
     return path
 
 
+def _dumped(config: RunConfig, exclude_defaults: bool = False) -> dict[str, Any]:
+    """Everything that could give another result, the method's options among it."""
+    params = get_method(config.method).params.model_validate(config.params)
+    settings = config.model_dump(mode="json", exclude={*PLACE, "params"}, exclude_defaults=exclude_defaults)
+    return {**settings, "params": params.model_dump(mode="json", exclude_defaults=exclude_defaults)}
+
+
 def _settings(config: RunConfig) -> dict[str, Any]:
-    """Everything that could give another result, by dotted name, but for what the task fills in."""
-    given = config.model_dump(mode="json", exclude={*PLACE, "params"})
-    given["params"] = get_method(config.method).params.model_validate(config.params).model_dump(mode="json")
+    """The same by dotted name, but for what the task fills in."""
     found: dict[str, Any] = {}
-    for section, value in given.items():
+    for section, value in _dumped(config).items():
         found |= {f"{section}.{name}": v for name, v in value.items()} if isinstance(value, dict) else {section: value}
     return {name: value for name, value in found.items() if name not in FILLED_IN}
 
