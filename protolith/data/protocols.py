@@ -123,6 +123,8 @@ def plain_name(domain: str) -> str:
 def complete(protocol: Protocol, task: Task) -> Protocol:
     """Fill in what the protocol leaves to the task: clients by domain and samples by domain."""
     names = [plain_name(domain.name) for domain in task.domains]
+    if protocol.name == "unseen" and not protocol.unseen:
+        raise UserError(f"protocol unseen: which domain? Write --set unseen=NAME, one of {', '.join(names)}.")
     if protocol.name == "unseen" and protocol.unseen not in names:
         raise unknown("domain in protocol.unseen", protocol.unseen, names)
     clients = protocol.clients or _default_clients(protocol, task.name, names)

@@ -82,7 +82,9 @@ def test_unseen_holds_a_domain_back():
     assert len(found.tests[0].rows) == 20
     everything = allocate(TOY, Protocol(name="unseen", unseen="b", samples=0.2, eval="all"), seed=0)
     assert len(everything.tests[0].rows) == 70
-    with pytest.raises(UserError, match=r"protocol\.unseen.*Allowed: a, b, c"):
+    with pytest.raises(UserError, match=r"protocol\.unseen 'd'.*Allowed: a, b, c"):
+        allocate(TOY, Protocol(name="unseen", unseen="d"), seed=0)
+    with pytest.raises(UserError, match=r"which domain\?.*one of a, b, c"):
         allocate(TOY, Protocol(name="unseen"), seed=0)
 
 
