@@ -232,6 +232,8 @@ def orders(name: str, dataset: str = "") -> str:
     lines = []
     for paper, file, theirs in found.papers:
         printed = {row: values["mean"] for row, values in printed_table(file)[theirs].items() if row in found.rows}
+        if len(printed) < 2:
+            continue
         names = sorted(printed, key=lambda row: printed[row])
         ours = sorted(printed, key=lambda row: statistics.fmean(found.of(row)))
         pairs = [(low, high) for i, low in enumerate(names) for high in names[i + 1 :]]
