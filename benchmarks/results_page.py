@@ -171,7 +171,8 @@ def grid(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
 
 def unfinished(found: Measured) -> str:
     """What the reader of a table must know about runs that are not there."""
-    return f"\n\n*{found.missing} runs are not finished and left out.*" if found.missing else ""
+    how_many = "1 run is" if found.missing == 1 else f"{found.missing} runs are"
+    return f"\n\n*{how_many} not finished and left out.*" if found.missing else ""
 
 
 def table(name: str, dataset: str = "") -> str:

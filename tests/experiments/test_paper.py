@@ -1,6 +1,7 @@
 """The papers' experiments: complete, resolvable, and honest about being reduced."""
 
 import json
+import re
 from collections import Counter
 
 import pytest
@@ -70,6 +71,15 @@ def finish(job, out, accuracy, cross=None):
     if cross:
         summary["cross"] = cross
     run.write_summary(summary)
+
+
+def test_fedcodes_notes_name_the_temperature_that_is_used():
+    named = [e for e in experiments().values() if any("temperature is not stated" in note for note in e.notes)]
+    assert len(named) > 5
+    for experiment in named:
+        note = next(note for note in experiment.notes if "temperature is not stated" in note)
+        used = {job.config.params.get("tau") for job in plan(experiment, Reduction()) if job.variant.method == "fedcode"}
+        assert used == {float(re.search(r"\((\d\.\d+) here", note)[1])}
 
 
 def test_our_numbers_stand_beside_the_papers(tmp_path):
