@@ -13,137 +13,26 @@ import json
 import re
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
 from typing import Any
 
+from measured_runs import BASE, MEASURED, ROOT, RUNS, Measured, Values, measured
 from scipy.stats import t as student
 
-from protolith.experiments.paper import Experiment, Reduction, directory_of, get_experiment, plan
+from protolith.experiments.paper import get_experiment
 from protolith.experiments.printed import printed_table
-from protolith.runs.directory import RunDirectory
 
-ROOT = Path(__file__).parents[1]
-MEASURED = ROOT / "results" / "measured"
-RUNS = MEASURED / "runs"
 FIGURES = ROOT / "docs" / "images"
 PAGES = [ROOT / "README.md", ROOT / "docs" / "methods" / "strata.md"]  # that repeat a table, between two marks
-# The papers that print our data sets: heading, table, their name of the data set. FedAPC's has other clients.
-PAPERS = {
-    "Office-Caltech10": [
-        ("FPL", "fpl_table2", "Office Caltech"),
-        ("I2PFL", "i2pfl_table2", "Office-10"),
-        ("FedAPC", "fedapc_table1", "Office-10"),
-    ],
-    "Digits": [
-        ("FPL", "fpl_table2", "Digits"),
-        ("I2PFL", "i2pfl_table2", "Digits"),
-        ("FedAPC", "fedapc_table1", "Digits"),
-    ],
-    "PACS": [("I2PFL", "i2pfl_table2", "PACS")],
+# What the papers print for a method without one of its parts: the table, the data set, that row and the whole's.
+ABLATIONS = {
+    "I2PFL without GPCL": ("i2pfl_table4", "Office-10", "w/o L_{GPCL}", "Ours"),
+    "I2PFL without APA": ("i2pfl_table4", "Office-10", "w/o L_{APA}", "Ours"),
+    "I2PFL without EMA": ("i2pfl_table4", "Office-10", "w/o EMA", "Ours"),
+    "I2PFL, averaging": ("i2pfl_table5", "Office-10", "Averaging", "Reweighting"),
+    "FPL without CPCL": ("fpl_table1", "Office Caltech", "UPCR only", "CPCL+UPCR"),
+    "FPL without UPCR": ("fpl_table1", "Office Caltech", "CPCL only", "CPCL+UPCR"),
+    "FedAPC without augmentation": ("fedapc_table2", "Office-10", "w/o Augmentation", "FedAPC (Ours)"),
 }
-UNSEEN = {  # where each domain in turn is left out
-    "Office-Caltech10": [("I2PFL", "i2pfl_table3", "Office-10")],
-    "PACS": [("I2PFL", "i2pfl_table3", "PACS")],
-}
-BASE = "FedAvg"
-
-Values = dict[str, float]
-
-
-@dataclass(frozen=True)
-class Seed:
-    """What one seed of a row gave, and the runs that it comes from: several where each domain is left out in turn."""
-
-    runs: list[RunDirectory]
-    summaries: list[dict[str, Any]]
-
-    @property
-    def accuracy(self) -> Values:
-        """Per cent by domain, and their mean."""
-        found = {name.rstrip("*"): value for summary in self.summaries for name, value in summary["accuracy"].items()}
-        return {**found, "mean": statistics.fmean(found.values())}
-
-    @property
-    def cross(self) -> Values:
-        """FedCode's measures, where the clients' own models were tested."""
-        found = self.summaries[0].get("cross", {})
-        return {name.upper(): found[name] for name in ("lta", "gata", "gasa", "cprr") if name in found}
-
-    @property
-    def seconds(self) -> list[float]:
-        """Of its rounds."""
-        return [line["seconds"]["total"] for run in self.runs for line in run.metrics()]
-
-    def megabytes(self, way: str) -> float:
-        """What one client sends (up) or receives (down) in a round."""
-        (run, *_), (summary, *_) = self.runs, self.summaries
-        return float(summary[f"bytes_{way}"] / sum(line["clients"] for line in run.metrics()) / 1e6)
-
-
-@dataclass(frozen=True)
-class Measured:
-    """One data set of an experiment: its finished rows by seed."""
-
-    experiment: Experiment
-    dataset: str
-    rows: dict[str, dict[int, Seed]]
-    missing: int
-
-    def of(self, row: str, column: str = "mean") -> list[float]:
-        """The values of a row over its seeds."""
-        return [seed.accuracy[column] for seed in self.rows[row].values()]
-
-    def gains(self, row: str, column: str = "mean", base: str = BASE) -> list[float]:
-        """How far a row is above another, seed by seed."""
-        mine, other = self.rows[row], self.rows[base]
-        return [mine[seed].accuracy[column] - other[seed].accuracy[column] for seed in mine if seed in other]
-
-    def by_accuracy(self) -> list[str]:
-        """The rows, the best first."""
-        return sorted(self.rows, key=lambda row: -statistics.fmean(self.of(row)))
-
-    def seconds(self, row: str) -> float:
-        """Of a round: what its fastest tenth took at most, which other work on the machine disturbs least."""
-        every = [seconds for seed in self.rows[row].values() for seconds in seed.seconds]
-        return statistics.quantiles(every, n=10)[0]
-
-    def megabytes(self, row: str) -> float:
-        """What one client sends and receives in a round."""
-        first = next(iter(self.rows[row].values()))
-        return first.megabytes("up") + first.megabytes("down")
-
-    @property
-    def papers(self) -> list[tuple[str, str, str]]:
-        """The papers that print it."""
-        left_out = any(dataset.leave_out for dataset in self.experiment.datasets)
-        return (UNSEEN if left_out else PAPERS)[self.dataset]
-
-    @property
-    def columns(self) -> list[str]:
-        """The domains, and the mean."""
-        return list(next(iter(next(iter(self.rows.values())).values())).accuracy)
-
-
-@cache
-def measured(name: str, dataset: str = "") -> Measured:
-    """Read what is finished of an experiment; one with two data sets has to be told which."""
-    experiment = get_experiment(str(MEASURED / f"{name}.toml"))
-    dataset = dataset or experiment.datasets[0].name
-    jobs = [job for job in plan(experiment, Reduction()) if job.dataset == dataset]
-    rows: dict[str, dict[int, Seed]] = {}
-    missing = 0
-    for row in experiment.rows:
-        for seed in experiment.seeds:
-            mine = [job for job in jobs if job.variant == row and job.config.seed == seed]
-            runs = [directory_of(job, RUNS) for job in mine]
-            summaries = [summary for run in runs if (summary := run.summary())]
-            if len(summaries) == len(mine):
-                rows.setdefault(row.name, {})[seed] = Seed(runs, summaries)
-            else:
-                missing += len(mine) - len(summaries)
-    return Measured(experiment, dataset, rows, missing)
 
 
 def spread(values: Sequence[float], sign: str = "") -> str:
@@ -191,8 +80,8 @@ def table(name: str, dataset: str = "") -> str:
     return grid(head, lines) + unfinished(found)
 
 
-def _gain(found: Measured, row: str) -> str:
-    return "" if row == BASE else spread(found.gains(row), "+")
+def _gain(found: Measured, row: str, column: str = "mean") -> str:
+    return "" if row == BASE else spread(found.gains(row, column), "+")
 
 
 def _seeds(found: Measured, row: str) -> str:
@@ -208,23 +97,26 @@ def _printed(values: dict[str, Values], row: str) -> str:
 def short(name: str, dataset: str = "") -> str:
     """Accuracy and gain in one small table, the best first."""
     found = measured(name, dataset)
-    lines = [[row, spread(found.of(row)), _gain(found, row), _seeds(found, row)] for row in found.by_accuracy()]
-    return grid(["method", "accuracy", "gain over FedAvg", "seeds"], lines) + unfinished(found)
+    lines = [
+        [row, spread(found.of(row)), _gain(found, row), _gain(found, row, "images"), _seeds(found, row)]
+        for row in found.by_accuracy()
+    ]
+    return grid(["method", "accuracy", "gain over FedAvg", "gain by images", "seeds"], lines) + unfinished(found)
 
 
 def gains(name: str, dataset: str = "") -> str:
     """Gains over FedAvg, paired by seed, with the interval that few seeds leave."""
     found = measured(name, dataset)
-    lines = [
-        [row, spread(found.gains(row), "+"), interval(found.gains(row)), _each(found.gains(row))]
-        for row in found.by_accuracy()
-        if row != BASE
-    ]
-    return grid(["method", "gain over FedAvg", "95 % interval", "seed by seed"], lines)
-
-
-def _each(values: Sequence[float]) -> str:
-    return ", ".join(f"{value:+.1f}" for value in values)
+    lines = []
+    for row in found.by_accuracy():
+        if row != BASE:
+            values, by_images = found.gains(row), found.gains(row, "images")
+            each = ", ".join(f"{value:+.1f}" for value in values)
+            lines.append(
+                [row, spread(values, "+"), interval(values), each, spread(by_images, "+"), interval(by_images)]
+            )
+    head = ["method", "gain over FedAvg", "95 % interval", "seed by seed", "gain by images", "95 % interval"]
+    return grid(head, lines)
 
 
 def orders(name: str, dataset: str = "") -> str:
@@ -258,13 +150,21 @@ def cost(name: str, dataset: str = "") -> str:
 def parts(name: str) -> str:
     """An ablation: what the method loses without a part. Its rows begin with the method's name."""
     found = measured(name)
+    printed = {row: stated(*ABLATIONS[row]) for row in found.rows if row in ABLATIONS}
     lines = []
     for row in found.rows:
         whole = re.split(r" without|,", row)[0]
         against = "" if whole == row or whole not in found.rows else spread(found.gains(row, base=whole), "+")
         cells = [spread(found.of(row, column)) for column in found.columns]
-        lines.append([row, *cells, against, _gain(found, row)])
-    return grid(["variant", *found.columns, "against the whole", "against FedAvg"], lines) + unfinished(found)
+        lines.append([row, *cells, against, *([printed.get(row, "")] if printed else []), _gain(found, row)])
+    papers = ["in its paper"] if printed else []
+    return grid(["variant", *found.columns, "against the whole", *papers, "against FedAvg"], lines) + unfinished(found)
+
+
+def stated(file: str, dataset: str, row: str, base: str = BASE, column: str = "mean") -> str:
+    """How far a paper prints one row above another."""
+    printed = printed_table(file)[dataset]
+    return f"{printed[row][column] - printed[base][column]:+.1f}"
 
 
 def across(name: str) -> str:
@@ -301,12 +201,12 @@ def gain(name: str, row: str, dataset: str = "", column: str = "mean", base: str
 def claimed(name: str, paper: str, row: str, dataset: str = "") -> str:
     """The gain over FedAvg that a paper prints."""
     file, theirs = next((file, theirs) for who, file, theirs in measured(name, dataset).papers if who == paper)
-    printed = printed_table(file)[theirs]
-    return f"{printed[row]['mean'] - printed[BASE]['mean']:+.1f}"
+    return stated(file, theirs, row)
 
 
 FILLERS: dict[str, Callable[..., str]] = {
-    filler.__name__: filler for filler in (table, short, gains, orders, cost, parts, across, choices, gain, claimed)
+    filler.__name__: filler
+    for filler in (table, short, gains, orders, cost, parts, across, choices, gain, claimed, stated)
 }
 
 
@@ -353,7 +253,7 @@ def cells() -> str:
             for row, seeds in measured(path.stem, dataset.name).rows.items():
                 for number, seed in seeds.items():
                     for run, summary in zip(seed.runs, seed.summaries, strict=True):
-                        for column, value in summary["accuracy"].items():
+                        for column, value in {**summary["accuracy"], **seed.cross}.items():
                             writer.writerow(
                                 [path.stem, dataset.name, row, number, column, f"{value:.4f}", run.path.name]
                             )
@@ -367,7 +267,8 @@ def draw() -> None:
     found = measured("office10")
     shown = [row for row in found.rows if "fixed" not in row]  # the control's lines lie on the others
     styled = [row for row in shown if "styles" in row or "Strata" in row or row == BASE]
-    panels = {"as printed": [row for row in shown if row not in styled or row == BASE], "with styles": styled}
+    plain = [row for row in shown if row not in styled or row == BASE]
+    panels = {"as printed": plain, "Strata, and with styles": styled}
     runs = {
         title: {row: [seed.runs[0] for seed in found.rows[row].values()] for row in rows}
         for title, rows in panels.items()

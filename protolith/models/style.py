@@ -15,7 +15,10 @@ STAGES = (0, 1, 2, 3, 4)  # the stem and the four stages of a ResNet
 
 
 class SAIN(nn.Module):
-    """Keeps what instance normalisation would remove, channel by channel as strongly as it has learned."""
+    """Keeps what instance normalisation would remove, channel by channel as strongly as it has learned.
+
+    Where a network computes in bfloat16, so do its statistics, unlike BatchNorm's.
+    """
 
     def __init__(self, channels: int) -> None:
         super().__init__()

@@ -78,8 +78,8 @@ def test_fedcodes_notes_name_the_temperature_that_is_used():
     assert len(named) > 5
     for experiment in named:
         note = next(note for note in experiment.notes if "temperature is not stated" in note)
-        used = {job.config.params.get("tau") for job in plan(experiment, Reduction()) if job.variant.method == "fedcode"}
-        assert used == {float(re.search(r"\((\d\.\d+) here", note)[1])}
+        jobs = [job for job in plan(experiment, Reduction()) if job.variant.method == "fedcode"]
+        assert {job.config.params["tau"] for job in jobs} == {float(re.search(r"\((\d\.\d+) here", note)[1])}
 
 
 def test_our_numbers_stand_beside_the_papers(tmp_path):

@@ -1,0 +1,136 @@
+"""What the runs in results/measured gave: the rows of each experiment, seed by seed."""
+
+import statistics
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from protolith.experiments.paper import Experiment, Reduction, directory_of, get_experiment, plan
+from protolith.runs.directory import RunDirectory
+
+ROOT = Path(__file__).parents[1]
+MEASURED = ROOT / "results" / "measured"
+RUNS = MEASURED / "runs"
+# The papers that print our data sets: heading, table, their name of the data set. FedAPC's has other clients.
+PAPERS = {
+    "Office-Caltech10": [
+        ("FPL", "fpl_table2", "Office Caltech"),
+        ("I2PFL", "i2pfl_table2", "Office-10"),
+        ("FedAPC", "fedapc_table1", "Office-10"),
+    ],
+    "Digits": [
+        ("FPL", "fpl_table2", "Digits"),
+        ("I2PFL", "i2pfl_table2", "Digits"),
+        ("FedAPC", "fedapc_table1", "Digits"),
+    ],
+    "PACS": [("I2PFL", "i2pfl_table2", "PACS")],
+}
+UNSEEN = {  # where each domain in turn is left out
+    "Office-Caltech10": [("I2PFL", "i2pfl_table3", "Office-10")],
+    "PACS": [("I2PFL", "i2pfl_table3", "PACS")],
+}
+BASE = "FedAvg"
+IMAGES = {"caltech": 224, "amazon": 190, "webcam": 58, "dslr": 30}  # of Office-Caltech10's test sets
+
+Values = dict[str, float]
+
+
+@dataclass(frozen=True)
+class Seed:
+    """What one seed of a row gave, and the runs that it comes from: several where each domain is left out in turn."""
+
+    runs: list[RunDirectory]
+    summaries: list[dict[str, Any]]
+
+    @property
+    def accuracy(self) -> Values:
+        """Per cent by domain, and their mean."""
+        found = {name: value for summary in self.summaries for name, value in summary["accuracy"].items()}
+        return {**found, "mean": statistics.fmean(found.values())}
+
+    def value(self, column: str) -> float:
+        """One of them, or per cent of all test images together (`images`)."""
+        if column != "images":
+            return self.accuracy[column]
+        return sum(self.accuracy[domain] * count for domain, count in IMAGES.items()) / sum(IMAGES.values())
+
+    @property
+    def cross(self) -> Values:
+        """FedCode's measures, where the clients' own models were tested."""
+        found = self.summaries[0].get("cross", {})
+        return {name.upper(): found[name] for name in ("lta", "gata", "gasa", "cprr") if name in found}
+
+    @property
+    def seconds(self) -> list[float]:
+        """Of its rounds."""
+        return [line["seconds"]["total"] for run in self.runs for line in run.metrics()]
+
+    def megabytes(self, way: str) -> float:
+        """What one client sends (up) or receives (down) in a round."""
+        (run, *_), (summary, *_) = self.runs, self.summaries
+        return float(summary[f"bytes_{way}"] / sum(line["clients"] for line in run.metrics()) / 1e6)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One data set of an experiment: its finished rows by seed."""
+
+    experiment: Experiment
+    dataset: str
+    rows: dict[str, dict[int, Seed]]
+    missing: int
+
+    def of(self, row: str, column: str = "mean") -> list[float]:
+        """The values of a row over its seeds."""
+        return [seed.value(column) for seed in self.rows[row].values()]
+
+    def gains(self, row: str, column: str = "mean", base: str = BASE) -> list[float]:
+        """How far a row is above another, seed by seed."""
+        mine, other = self.rows[row], self.rows[base]
+        return [mine[seed].value(column) - other[seed].value(column) for seed in mine if seed in other]
+
+    def by_accuracy(self) -> list[str]:
+        """The rows, the best first."""
+        return sorted(self.rows, key=lambda row: -statistics.fmean(self.of(row)))
+
+    def seconds(self, row: str) -> float:
+        """Of a round: what its fastest tenth took at most, which other work on the machine disturbs least."""
+        every = [seconds for seed in self.rows[row].values() for seconds in seed.seconds]
+        return statistics.quantiles(every, n=10)[0]
+
+    def megabytes(self, row: str) -> float:
+        """What one client sends and receives in a round."""
+        first = next(iter(self.rows[row].values()))
+        return first.megabytes("up") + first.megabytes("down")
+
+    @property
+    def papers(self) -> list[tuple[str, str, str]]:
+        """The papers that print it."""
+        left_out = any(dataset.leave_out for dataset in self.experiment.datasets)
+        return (UNSEEN if left_out else PAPERS)[self.dataset]
+
+    @property
+    def columns(self) -> list[str]:
+        """The domains, and the mean."""
+        return list(next(iter(next(iter(self.rows.values())).values())).accuracy)
+
+
+@cache
+def measured(name: str, dataset: str = "") -> Measured:
+    """Read what is finished of an experiment; one with two data sets has to be told which."""
+    experiment = get_experiment(str(MEASURED / f"{name}.toml"))
+    dataset = dataset or experiment.datasets[0].name
+    jobs = [job for job in plan(experiment, Reduction()) if job.dataset == dataset]
+    rows: dict[str, dict[int, Seed]] = {}
+    missing = 0
+    for row in experiment.rows:
+        for seed in experiment.seeds:
+            mine = [job for job in jobs if job.variant == row and job.config.seed == seed]
+            runs = [directory_of(job, RUNS) for job in mine]
+            summaries = [summary for run in runs if (summary := run.summary())]
+            if len(summaries) == len(mine):
+                rows.setdefault(row.name, {})[seed] = Seed(runs, summaries)
+            else:
+                missing += len(mine) - len(summaries)
+    return Measured(experiment, dataset, rows, missing)
