@@ -198,6 +198,12 @@ def gain(name: str, row: str, dataset: str = "", column: str = "mean", base: str
     return spread(values, "+") + (f" ({len(values)} of {seeds} seeds)" if len(values) < seeds else "")
 
 
+def early(name: str, row: str, rounds: str) -> str:
+    """The gain over FedAvg, had all runs ended after so many rounds."""
+    mine, base = (measured(name).rows[which] for which in (row, BASE))
+    return spread([mine[seed].after(int(rounds)) - base[seed].after(int(rounds)) for seed in mine if seed in base], "+")
+
+
 def claimed(name: str, paper: str, row: str, dataset: str = "") -> str:
     """The gain over FedAvg that a paper prints."""
     file, theirs = next((file, theirs) for who, file, theirs in measured(name, dataset).papers if who == paper)
@@ -206,7 +212,7 @@ def claimed(name: str, paper: str, row: str, dataset: str = "") -> str:
 
 FILLERS: dict[str, Callable[..., str]] = {
     filler.__name__: filler
-    for filler in (table, short, gains, orders, cost, parts, across, choices, gain, claimed, stated)
+    for filler in (table, short, gains, orders, cost, parts, across, choices, gain, early, claimed, stated)
 }
 
 
@@ -221,20 +227,9 @@ def arguments(text: str) -> list[str]:
     return [word.strip() for word in text.split("|")]
 
 
-def is_measured(name: str, dataset: str = "", row: str = BASE) -> bool:
-    """Whether a row has a seed."""
-    return row in measured(name, dataset).rows
-
-
 def filled(template: str) -> str:
-    """Put what was measured in the place of `{{what | experiment | …}}`.
-
-    What stands between `{{if | experiment | data set | row}}` and `{{end}}` is left out as long as the row, FedAvg
-    where none is named, is not measured there.
-    """
-    blocks = re.compile(r"\{\{if \|(.+?)\}\}\n(.*?)\{\{end\}\}\n", re.S)
-    whole = blocks.sub(lambda match: match[2] if is_measured(*arguments(match[1])) else "", template)
-    return re.sub(r"\{\{(.+?)\}\}", lambda match: fill(match[1]), whole)
+    """Put what was measured in the place of `{{what | experiment | …}}`."""
+    return re.sub(r"\{\{(.+?)\}\}", lambda match: fill(match[1]), template)
 
 
 def refreshed(page: str) -> str:
