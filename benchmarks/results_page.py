@@ -261,11 +261,12 @@ def draw() -> None:
 
     found = measured("office10")
     shown = [row for row in found.rows if "fixed" not in row]  # the control's lines lie on the others
-    styled = [row for row in shown if "styles" in row or "Strata" in row or row == BASE]
-    plain = [row for row in shown if row not in styled or row == BASE]
-    panels = {"as printed": plain, "Strata, and with styles": styled}
+    styled = [row for row in shown if "styles" in row or "Strata" in row]
+    papers = [row for row in shown if row in ("FPL", "I2PFL", "FedAPC", "FedCode")]
+    others = [row for row in shown if row not in (BASE, *styled, *papers)]
+    panels = {"the papers' methods": papers, "what they compare with": others, "Strata, and with styles": styled}
     runs = {
-        title: {row: [seed.runs[0] for seed in found.rows[row].values()] for row in rows}
+        title: {row: [seed.runs[0] for seed in found.rows[row].values()] for row in [BASE, *rows]}
         for title, rows in panels.items()
     }
     curves = figures.draw_curves(runs)
