@@ -79,7 +79,7 @@ class Seed:
 
 @dataclass(frozen=True)
 class Measured:
-    """One data set of an experiment: its finished rows by seed."""
+    """An experiment: its finished rows by seed."""
 
     experiment: Experiment
     dataset: str
@@ -104,11 +104,6 @@ class Measured:
         every = [seconds for seed in self.rows[row].values() for seconds in seed.seconds]
         return statistics.quantiles(every, n=10)[0]
 
-    def megabytes(self, row: str) -> float:
-        """What one client sends and receives in a round."""
-        first = next(iter(self.rows[row].values()))
-        return first.megabytes("up") + first.megabytes("down")
-
     @property
     def papers(self) -> list[tuple[str, str, str]]:
         """The papers that print it."""
@@ -122,11 +117,11 @@ class Measured:
 
 
 @cache
-def measured(name: str, dataset: str = "") -> Measured:
-    """Read what is finished of an experiment; one with two data sets has to be told which."""
+def measured(name: str) -> Measured:
+    """Read what is finished of an experiment, which has one data set."""
     experiment = get_experiment(str(MEASURED / f"{name}.toml"))
-    dataset = dataset or experiment.datasets[0].name
-    jobs = [job for job in plan(experiment, Reduction()) if job.dataset == dataset]
+    (dataset,) = experiment.datasets
+    jobs = plan(experiment, Reduction())
     rows: dict[str, dict[int, Seed]] = {}
     missing = 0
     for row in experiment.rows:
@@ -138,4 +133,4 @@ def measured(name: str, dataset: str = "") -> Measured:
                 rows.setdefault(row.name, {})[seed] = Seed(runs, summaries)
             else:
                 missing += len(mine) - len(summaries)
-    return Measured(experiment, dataset, rows, missing)
+    return Measured(experiment, dataset.name, rows, missing)

@@ -18,11 +18,12 @@ from typing import Any
 from measured_runs import BASE, MEASURED, ROOT, RUNS, Measured, Values, measured
 from scipy.stats import t as student
 
-from protolith.experiments.paper import get_experiment
 from protolith.experiments.printed import printed_table
 
 FIGURES = ROOT / "docs" / "images"
 PAGES = [ROOT / "README.md", ROOT / "docs" / "methods" / "strata.md"]  # that repeat a table, between two marks
+FOUR = ("I2PFL", "FPL", "FedAPC", "FedCode")
+OURS = ("FedAvg + styles", "Strata", "FPL + styles", "I2PFL + styles", "I2PFL + Strata")
 # What the papers print for a method without one of its parts: the table, the data set, that row and the whole's.
 ABLATIONS = {
     "I2PFL without GPCL": ("i2pfl_table4", "Office-10", "w/o L_{GPCL}", "Ours"),
@@ -64,9 +65,9 @@ def unfinished(found: Measured) -> str:
     return f"\n\n*{how_many} not finished and left out.*" if found.missing else ""
 
 
-def table(name: str, dataset: str = "") -> str:
+def table(name: str) -> str:
     """Accuracy by domain, the gain over FedAvg, and what the papers print."""
-    found = measured(name, dataset)
+    found = measured(name)
     papers = [(paper, printed_table(file)[theirs]) for paper, file, theirs in found.papers]
     best = max(statistics.fmean(found.of(row)) for row in found.rows)
     lines = []
@@ -94,9 +95,9 @@ def _printed(values: dict[str, Values], row: str) -> str:
     return f"{values[row]['mean']:.1f}" if row in values else ""
 
 
-def short(name: str, dataset: str = "") -> str:
+def short(name: str) -> str:
     """Accuracy and gain in one small table, the best first."""
-    found = measured(name, dataset)
+    found = measured(name)
     lines = [
         [row, spread(found.of(row)), _gain(found, row), _gain(found, row, "images"), _seeds(found, row)]
         for row in found.by_accuracy()
@@ -104,9 +105,32 @@ def short(name: str, dataset: str = "") -> str:
     return grid(["method", "accuracy", "gain over FedAvg", "gain by images", "seeds"], lines) + unfinished(found)
 
 
-def gains(name: str, dataset: str = "") -> str:
+def verdict() -> str:
+    """The papers' methods and ours on every data set: gains, and in brackets what is printed."""
+    office = measured("office10")
+    few = ["Digits, one seed", "PACS, one seed"]
+    lines = []
+    for row in [*FOUR, *OURS]:
+        each = [_beside_print(measured(name), row) for name in ("office10", "digits", "pacs")]
+        by_images = _gain(office, row, "images")
+        times = f"{office.seconds(row) / office.seconds(BASE):.2f}"
+        lines.append([row, each[0], interval(office.gains(row)), by_images, *each[1:], times])
+    head = ["method", "Office-Caltech10, three seeds", "95 % interval", "by images", *few, "time, × FedAvg"]
+    return grid(head, lines)
+
+
+def _beside_print(found: Measured, row: str) -> str:
+    """A gain, and in brackets that of the method's own paper, or of the first that prints it."""
+    if row not in found.rows:
+        return "–"
+    own = sorted(found.papers, key=lambda paper: paper[0] != row)
+    printed = [stated(file, theirs, row) for _, file, theirs in own if row in printed_table(file)[theirs]]
+    return spread(found.gains(row), "+") + (f" ({printed[0]})" if printed else "")
+
+
+def gains(name: str) -> str:
     """Gains over FedAvg, paired by seed, with the interval that few seeds leave."""
-    found = measured(name, dataset)
+    found = measured(name)
     lines = []
     for row in found.by_accuracy():
         if row != BASE:
@@ -119,9 +143,9 @@ def gains(name: str, dataset: str = "") -> str:
     return grid(head, lines)
 
 
-def orders(name: str, dataset: str = "") -> str:
+def orders(name: str) -> str:
     """Whether the methods stand in the order in which the papers print them."""
-    found = measured(name, dataset)
+    found = measured(name)
     lines = []
     for paper, file, theirs in found.papers:
         printed = {row: values["mean"] for row, values in printed_table(file)[theirs].items() if row in found.rows}
@@ -135,9 +159,9 @@ def orders(name: str, dataset: str = "") -> str:
     return grid(["paper", "its order", "ours", "pairs in the same order"], lines)
 
 
-def cost(name: str, dataset: str = "") -> str:
+def cost(name: str) -> str:
     """What a round takes, beside what it brings."""
-    found = measured(name, dataset)
+    found = measured(name)
     lines = []
     for row, seeds in found.rows.items():
         first = next(iter(seeds.values()))
@@ -191,9 +215,9 @@ def choices(name: str) -> str:
     return grid(["variant", *(f"seed {seed}" for seed in seeds)], rows)
 
 
-def gain(name: str, row: str, dataset: str = "", column: str = "mean", base: str = BASE) -> str:
+def gain(name: str, row: str, column: str = "mean", base: str = BASE) -> str:
     """One gain, and of how many seeds where some are missing."""
-    found = measured(name, dataset)
+    found = measured(name)
     values, seeds = found.gains(row, column, base), len(found.experiment.seeds)
     return spread(values, "+") + (f" ({len(values)} of {seeds} seeds)" if len(values) < seeds else "")
 
@@ -204,16 +228,40 @@ def early(name: str, row: str, rounds: str) -> str:
     return spread([mine[seed].after(int(rounds)) - base[seed].after(int(rounds)) for seed in mine if seed in base], "+")
 
 
-def claimed(name: str, paper: str, row: str, dataset: str = "") -> str:
+def again(first: str, second: str, rounds: str) -> str:
+    """What the same rows of two experiments gave after so many rounds."""
+    tables = measured(first), measured(second)
+    lines = []
+    for row in tables[1].rows:
+        ends = [statistics.fmean(seed.after(int(rounds)) for seed in found.rows[row].values()) for found in tables]
+        lines.append([row, *(f"{end:.1f}" for end in ends), f"{ends[1] - ends[0]:+.1f}"])
+    return grid(["method", f"`{first}.toml`", f"`{second}.toml`", "difference"], lines)
+
+
+def at(name: str, row: str, number: str) -> str:
+    """The mean over domains in one round, counted from 1."""
+    return f"{statistics.fmean(line['mean'] for line in _lines(name, row, number)):.1f}"
+
+
+def loss(name: str, row: str, term: str, number: str) -> str:
+    """One term of the training loss in one round, counted from 1."""
+    return f"{statistics.fmean(line['loss'][term] for line in _lines(name, row, number)):.3g}"
+
+
+def _lines(name: str, row: str, number: str) -> list[dict[str, Any]]:
+    """The metrics of one round, seed by seed."""
+    return [seed.runs[0].metrics()[int(number) - 1] for seed in measured(name).rows[row].values()]
+
+
+def claimed(name: str, paper: str, row: str) -> str:
     """The gain over FedAvg that a paper prints."""
-    file, theirs = next((file, theirs) for who, file, theirs in measured(name, dataset).papers if who == paper)
+    file, theirs = next((file, theirs) for who, file, theirs in measured(name).papers if who == paper)
     return stated(file, theirs, row)
 
 
-FILLERS: dict[str, Callable[..., str]] = {
-    filler.__name__: filler
-    for filler in (table, short, gains, orders, cost, parts, across, choices, gain, early, claimed, stated)
-}
+TABLES = (verdict, table, short, gains, orders, cost, parts, across, again, choices)
+VALUES = (gain, early, at, loss, claimed, stated)
+FILLERS: dict[str, Callable[..., str]] = {filler.__name__: filler for filler in (*TABLES, *VALUES)}
 
 
 def fill(what: str) -> str:
@@ -244,14 +292,12 @@ def cells() -> str:
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(["experiment", "data set", "row", "seed", "column", "value", "run"])
     for path in sorted(MEASURED.glob("*.toml")):
-        for dataset in get_experiment(str(path)).datasets:
-            for row, seeds in measured(path.stem, dataset.name).rows.items():
-                for number, seed in seeds.items():
-                    for run, summary in zip(seed.runs, seed.summaries, strict=True):
-                        for column, value in {**summary["accuracy"], **seed.cross}.items():
-                            writer.writerow(
-                                [path.stem, dataset.name, row, number, column, f"{value:.4f}", run.path.name]
-                            )
+        found = measured(path.stem)
+        for row, seeds in found.rows.items():
+            for number, seed in seeds.items():
+                for run, summary in zip(seed.runs, seed.summaries, strict=True):
+                    for column, value in {**summary["accuracy"], **seed.cross}.items():
+                        writer.writerow([path.stem, found.dataset, row, number, column, f"{value:.4f}", run.path.name])
     return out.getvalue()
 
 
@@ -260,13 +306,9 @@ def draw() -> None:
     from protolith.report import figures, style
 
     found = measured("office10")
-    shown = [row for row in found.rows if "fixed" not in row]  # the control's lines lie on the others
-    styled = [row for row in shown if "styles" in row or "Strata" in row]
-    papers = [row for row in shown if row in ("FPL", "I2PFL", "FedAPC", "FedCode")]
-    others = [row for row in shown if row not in (BASE, *styled, *papers)]
-    panels = {"the papers' methods": papers, "what they compare with": others, "Strata, and with styles": styled}
+    panels = _panels(found)
     runs = {
-        title: {row: [seed.runs[0] for seed in found.rows[row].values()] for row in [BASE, *rows]}
+        title: {row: [seed.runs[0] for seed in found.rows[row].values()] for row in rows}
         for title, rows in panels.items()
     }
     curves = figures.draw_curves(runs)
@@ -276,28 +318,36 @@ def draw() -> None:
     style.save(curves, FIGURES / "results-curves.png")
     with style.paper():
         figure = style.Figure(figsize=(style.WIDEST, 2.8))
-        axes = figure.subplots(1, 2, sharey=True)
-        for ax, what in zip(axes, ("time", "traffic"), strict=True):
-            _costs(ax, found, what, style)
+        axes = figure.subplots(1, len(panels), sharex=True, sharey=True)
+        for ax, (title, rows) in zip(axes, panels.items(), strict=True):
+            _costs(ax, found, rows, style)
+            ax.set(title=title, xlabel=f"time of a round, × {BASE}")
         axes[0].set_ylabel("accuracy (%)")
-        figure.legend(*axes[0].get_legend_handles_labels(), loc="outside right center")
+        entries = {label: handle for ax in axes for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)}
+        figure.legend(entries.values(), entries.keys(), loc="outside lower center", ncols=5)
         style.save(figure, FIGURES / "results-cost.png")
     for pdf in FIGURES.glob("results-*.pdf"):  # for papers; the page shows the pictures
         pdf.unlink()
 
 
-def _costs(ax: Any, found: Measured, what: str, style: Any) -> None:
-    cost = found.seconds if what == "time" else found.megabytes
-    places = {row: cost(row) / cost(BASE) for row in found.rows}
+def _panels(found: Measured) -> dict[str, list[str]]:
+    """The rows in three groups, each beside FedAvg."""
+    shown = [row for row in found.rows if "fixed" not in row]  # the control's lines lie on the others
+    styled = [row for row in shown if "styles" in row or "Strata" in row]
+    others = [row for row in shown if row not in (BASE, *styled, *FOUR)]
+    panels = {"the papers' methods": FOUR, "what they compare with": others, "Strata, and with styles": styled}
+    return {title: [BASE, *rows] for title, rows in panels.items()}
+
+
+def _costs(ax: Any, found: Measured, rows: Sequence[str], style: Any) -> None:
     for row, look in style.looks(found.rows).items():
-        values = found.of(row)
-        error = statistics.stdev(values) if len(values) > 1 else None
-        ax.errorbar(
-            places[row], statistics.fmean(values), yerr=error, color=look.colour, marker=look.marker,
-            linestyle="none", label=row, **style.OUTLINE,
-        )  # fmt: skip
+        if row in rows:
+            values = found.of(row)
+            ax.errorbar(
+                found.seconds(row) / found.seconds(BASE), statistics.fmean(values), yerr=statistics.stdev(values),
+                color=look.colour, marker=look.marker, linestyle="none", label=row, **style.OUTLINE,
+            )  # fmt: skip
     ax.grid(True)
-    ax.set(xlabel=f"{what} of a round, × {BASE}", xlim=(0.9, max(1.5, *places.values()) + 0.1))
 
 
 def forget_places() -> None:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from protolith.engines.local import ENVIRONMENT
 from protolith.experiments.sweep import cores
+from protolith.runs.directory import processor
 
 
 @dataclass(frozen=True)
@@ -107,7 +108,4 @@ def peak_megabytes() -> float:
 
 def machine() -> dict[str, Any]:
     """What the figures were measured on."""
-    model = ""
-    if (info := Path("/proc/cpuinfo")).exists():
-        model = next((line.split(":")[1].strip() for line in info.read_text().splitlines() if "model name" in line), "")
-    return {"cores": cores(), "processor": model, "torch": torch.__version__, "load": os.getloadavg()[0]}
+    return {"cores": cores(), "processor": processor(), "torch": torch.__version__, "load": os.getloadavg()[0]}

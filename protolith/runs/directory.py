@@ -11,6 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+import torch
 from filelock import FileLock, Timeout
 
 from protolith import files
@@ -33,9 +34,17 @@ def plain_json(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
+def processor() -> str:
+    """This machine's processor and the instructions that PyTorch uses of it: other ones compute other last digits."""
+    model = platform.processor()
+    if (info := Path("/proc/cpuinfo")).exists():
+        model = next((line.split(":")[1].strip() for line in info.read_text().splitlines() if "model name" in line), "")
+    return f"{model or platform.machine()} ({torch.backends.cpu.get_cpu_capability()})"
+
+
 def versions() -> dict[str, str]:
-    """The versions that a result depends on."""
-    found = {"python": platform.python_version()}
+    """The versions that a result depends on, and the processor."""
+    found = {"processor": processor(), "python": platform.python_version()}
     for package in ("protolith", "torch", "numpy", "pillow", "scikit-learn"):
         try:
             found[package] = version(package)

@@ -5,6 +5,7 @@ import shutil
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 SMALL = ["--rounds", "2", "--workers", "0", "--set", "width=4", "--set", "epochs=1", "--set", "samples=16"]
@@ -53,6 +54,7 @@ def test_run_as_json(protolith):
     summary = json.loads(out)
     assert code == 0 and summary["rounds"] == 2 and set(summary["accuracy"]) == {"pen", "photo", "print", "street"}
     assert summary["versions"]["torch"] and summary["accuracy_of"] == "the global model"
+    assert torch.backends.cpu.get_cpu_capability() in summary["versions"]["processor"]
 
 
 def test_a_folder_of_ones_own(protolith, tmp_path):

@@ -5,6 +5,7 @@ import json
 import re
 import statistics
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -72,6 +73,28 @@ def test_an_early_gain_is_that_of_runs_which_end_there():
     gains = [mean(run["FedCode", seed]) - mean(run["FedAvg", seed]) for seed in "012"]
     said = f"{statistics.fmean(gains):+.1f} ± {statistics.stdev(gains):.1f}"
     assert results_page.early("office10", "FedCode", "8") == said
+
+
+def test_one_round_is_read_from_the_metrics():
+    cells = csv.DictReader((results_page.MEASURED / "cells.csv").read_text().splitlines())
+    run = next(c["run"] for c in cells if (c["experiment"], c["row"]) == ("pacs", "FedCode"))
+    first = json.loads((RUNS / run / "metrics.jsonl").read_text().splitlines()[0])
+    assert float(results_page.at("pacs", "FedCode", "1")) == pytest.approx(first["mean"], abs=0.051)
+    assert float(results_page.loss("pacs", "FedCode", "ce", "1")) == pytest.approx(first["loss"]["ce"], rel=0.005)
+
+
+def test_the_rows_of_a_table_come_from_one_kind_of_processor():
+    # Before there are prototypes these do what FedAvg does; another kind of processor gives other last digits.
+    like_fedavg = {"fedavg", "fpl", "fedproto", "fedapc", "moon", "strata"}
+    cells = csv.DictReader((results_page.MEASURED / "cells.csv").read_text().splitlines())
+    first: dict[tuple[str, ...], dict[str, float]] = {}
+    for name, run in {(cell["experiment"], cell["run"]) for cell in cells}:
+        config = tomllib.loads((RUNS / run / "config.toml").read_text())
+        line = json.loads((RUNS / run / "metrics.jsonl").read_text().splitlines()[0])
+        if config["method"] in like_fedavg:
+            first.setdefault((name, config["protocol"]["unseen"], config["seed"]), {})[run] = line["loss"]["ce"]
+    assert all(len(set(losses.values())) == 1 for losses in first.values())
+    assert sum(len(losses) for losses in first.values()) > 60
 
 
 def test_an_interval_is_students():

@@ -114,7 +114,7 @@ def _versions(runs: list[Run]) -> Html:
             found.setdefault(name, {})[str(version)] = None
     if not found:
         return tag("p", "Written when a run is finished.", class_="missing")
-    return table(["package", "version"], [[name, ", ".join(held)] for name, held in found.items()], "Versions", False)
+    return table(["what", "version"], [[name, ", ".join(held)] for name, held in found.items()], "Versions", False)
 
 
 def _file(run: Run) -> Html:
