@@ -95,26 +95,17 @@ def _printed(values: dict[str, Values], row: str) -> str:
     return f"{values[row]['mean']:.1f}" if row in values else ""
 
 
-def short(name: str) -> str:
-    """Accuracy and gain in one small table, the best first."""
-    found = measured(name)
-    lines = [
-        [row, spread(found.of(row)), _gain(found, row), _gain(found, row, "images"), _seeds(found, row)]
-        for row in found.by_accuracy()
-    ]
-    return grid(["method", "accuracy", "gain over FedAvg", "gain by images", "seeds"], lines) + unfinished(found)
-
-
 def verdict() -> str:
     """The papers' methods and ours on every data set: gains, and in brackets what is printed."""
-    office = measured("office10")
-    few = ["Digits, one seed", "PACS, one seed"]
-    lines = []
+    office, *others = tables = [measured(name) for name in ("office10", "digits", "pacs")]
+    base = [spread(found.of(BASE)) for found in others]
+    lines = [[f"{BASE}: accuracy", spread(office.of(BASE)), "", spread(office.of(BASE, "images")), *base, "1.00"]]
     for row in [*FOUR, *OURS]:
-        each = [_beside_print(measured(name), row) for name in ("office10", "digits", "pacs")]
+        each = [_beside_print(found, row) for found in tables]
         by_images = _gain(office, row, "images")
         times = f"{office.seconds(row) / office.seconds(BASE):.2f}"
         lines.append([row, each[0], interval(office.gains(row)), by_images, *each[1:], times])
+    few = ["Digits, one seed", "PACS, one seed"]
     head = ["method", "Office-Caltech10, three seeds", "95 % interval", "by images", *few, "time, × FedAvg"]
     return grid(head, lines)
 
@@ -259,7 +250,7 @@ def claimed(name: str, paper: str, row: str) -> str:
     return stated(file, theirs, row)
 
 
-TABLES = (verdict, table, short, gains, orders, cost, parts, across, again, choices)
+TABLES = (verdict, table, gains, orders, cost, parts, across, again, choices)
 VALUES = (gain, early, at, loss, claimed, stated)
 FILLERS: dict[str, Callable[..., str]] = {filler.__name__: filler for filler in (*TABLES, *VALUES)}
 
