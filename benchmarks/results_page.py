@@ -76,19 +76,13 @@ def table(name: str) -> str:
         if statistics.fmean(found.of(row)) == best:
             cells[-1] = f"**{cells[-1]}**"
         printed = [_printed(values, row) for _, values in papers]
-        lines.append([row, *cells, _gain(found, row), *printed, _seeds(found, row)])
-    head = ["method", *found.columns, "gain", *(f"{paper}'s paper" for paper, _ in papers), "seeds"]
+        lines.append([row, *cells, _gain(found, row), *printed])
+    head = ["method", *found.columns, "gain", *(f"{paper}'s paper" for paper, _ in papers)]
     return grid(head, lines) + unfinished(found)
 
 
 def _gain(found: Measured, row: str, column: str = "mean") -> str:
     return "" if row == BASE else spread(found.gains(row, column), "+")
-
-
-def _seeds(found: Measured, row: str) -> str:
-    """How many seeds a row has, and its gain where FedAvg has fewer."""
-    own, paired = len(found.rows[row]), len(found.gains(row))
-    return str(own) if own == paired else f"{own} (gain: {paired})"
 
 
 def _printed(values: dict[str, Values], row: str) -> str:
