@@ -36,10 +36,10 @@ def plain_json(value: Any) -> Any:
 
 def processor() -> str:
     """This machine's processor and the instructions that PyTorch uses of it: other ones compute other last digits."""
-    model = platform.processor()
-    if (info := Path("/proc/cpuinfo")).exists():
-        model = next((line.split(":")[1].strip() for line in info.read_text().splitlines() if "model name" in line), "")
-    return f"{model or platform.machine()} ({torch.backends.cpu.get_cpu_capability()})"
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    model = next((line.split(":")[1].strip() for line in lines if "model name" in line), platform.machine())
+    return f"{model} ({torch.backends.cpu.get_cpu_capability()})"
 
 
 def versions() -> dict[str, str]:
