@@ -83,7 +83,7 @@ def test_one_round_is_read_from_the_metrics():
     assert float(results_page.loss("pacs", "FedCode", "ce", "1")) == pytest.approx(first["loss"]["ce"], rel=0.005)
 
 
-def test_the_rows_of_a_table_come_from_one_kind_of_processor():
+def test_rows_that_begin_as_fedavg_come_from_its_kind_of_processor():
     # Before there are prototypes these do what FedAvg does; another kind of processor gives other last digits.
     like_fedavg = {"fedavg", "fpl", "fedproto", "fedapc", "moon", "strata"}
     cells = csv.DictReader((results_page.MEASURED / "cells.csv").read_text().splitlines())
