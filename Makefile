@@ -50,7 +50,7 @@ docs: $(VENV)/base
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build -q
 
 dist: $(VENV)/dev
-	rm -rf dist
+	rm -rf dist build/lib build/bdist*  # what an earlier build left would be packed again
 	$(BIN)/python -m build --wheel --no-isolation -o dist .
 
 clean:

@@ -14,11 +14,14 @@ if TYPE_CHECKING:
     from protolith.methods.registry import Method, register_method
     from protolith.models import register_model
 
+__version__ = "0.2.0.dev0"  # the one place: pyproject.toml reads it from here
+
 __all__ = [
     "Method",
     "Run",
     "RunFailed",
     "UserError",
+    "__version__",
     "check",
     "fit",
     "load",

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from filelock import FileLock, Timeout
 
-from protolith import files
+from protolith import __version__, files
 from protolith.errors import UserError
 from protolith.files import write_text
 from protolith.runs.config import RunConfig, read_toml, to_toml, validated
@@ -44,8 +44,8 @@ def processor() -> str:
 
 def versions() -> dict[str, str]:
     """The versions that a result depends on, and the processor."""
-    found = {"processor": processor(), "python": platform.python_version()}
-    for package in ("protolith", "torch", "numpy", "pillow", "scikit-learn"):
+    found = {"processor": processor(), "python": platform.python_version(), "protolith": __version__}
+    for package in ("torch", "numpy", "pillow", "scikit-learn"):
         try:
             found[package] = version(package)
         except PackageNotFoundError:
