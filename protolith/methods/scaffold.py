@@ -70,8 +70,8 @@ class Server(fedavg.Server):
         self.extra = {f"c/{name}": torch.zeros_like(t) for name, t in weights.items() if not is_buffer(name)}
 
     def broadcast(self, client: int) -> Broadcast:
-        """Send the weights and c."""
-        return Broadcast(self.weights, {**self.knowledge, **self.extra})
+        """Send the weights and c; whatever else is in `extra` stays here."""
+        return Broadcast(self.weights, {**self.knowledge, **with_prefix("c", under_prefix("c", self.extra))})
 
     def schema(self) -> dict[str, Spec]:
         """One change for each parameter."""

@@ -176,13 +176,10 @@ def small(method, **more):
     }
 
 
-@pytest.mark.parametrize("method", sorted(set(all_methods()) - {"strata"}))
-def test_every_method_can_exchange_styles(method, tmp_path):
-    """Two rounds with exchange: the styles arrive, the images change, and worker processes give the same."""
-    runner.start(resolve([small(method, workers=0)]), tmp_path / "none", Observer())
+def after_a_round(method):
+    """A method with style exchange after one round of four clients: where they work, the server, their memories."""
     task = load_task("mini")
-    config = complete_for(resolve([small(method)]), task)
-    workplace = Workplace(config, task)
+    workplace = Workplace(complete_for(resolve([small(method)]), task), task)
     server = workplace.server()
     uploads, memories = [], {}
     for client in range(4):
@@ -191,6 +188,24 @@ def test_every_method_can_exchange_styles(method, tmp_path):
         assert torch.equal(upload.knowledge[STYLE], style_of(workplace.client_data(client).images))
         uploads.append(upload)
     server.aggregate(iter(uploads))
+    return workplace, server, memories
+
+
+@pytest.mark.parametrize("method", sorted(set(all_methods()) - {"strata"}))
+def test_no_client_hears_of_another_clients_style(method):
+    """Of what is exchanged, a broadcast has the styles of the clusters and the client's own cluster, and no more."""
+    _, server, _ = after_a_round(method)
+    clusters = int(server.extra[CLUSTER].max()) + 1
+    for client in range(4):
+        sent = {name: held for name, held in server.broadcast(client).knowledge.items() if "exchange" in name}
+        assert set(sent) == {STYLES, OWN} and len(sent[STYLES]) == clusters and sent[OWN].ndim == 0
+
+
+@pytest.mark.parametrize("method", sorted(set(all_methods()) - {"strata"}))
+def test_every_method_can_exchange_styles(method, tmp_path):
+    """Two rounds with exchange: the styles arrive, the images change, and worker processes give the same."""
+    runner.start(resolve([small(method, workers=0)]), tmp_path / "none", Observer())
+    workplace, server, memories = after_a_round(method)
     message = server.broadcast(0)
     assert message.knowledge[STYLES].shape[1] == 12 and int(message.knowledge[OWN]) >= 0
     client = workplace.method.client(workplace.context(0, 1, message, memories[0]))
