@@ -8,6 +8,10 @@ class UserError(Exception):
     """The request was wrong: one clear sentence, exit code 2, never a traceback."""
 
 
+class NothingRead(UserError):
+    """There are files, and none of them is of a type that is read as an image."""
+
+
 class RunFailed(Exception):
     """The request was right, the work failed: exit code 1."""
 

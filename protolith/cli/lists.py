@@ -8,6 +8,7 @@ import typer
 from protolith.cli.progress import print_json
 from protolith.data.inspect import contact_sheet, counts_table, task_info
 from protolith.data.tasks import TASKS, load_task
+from protolith.errors import NothingRead
 from protolith.experiments.presets import describe_preset, preset_names
 from protolith.methods.registry import Method, all_methods, get_method
 from protolith.use.check import check as check_own
@@ -86,8 +87,7 @@ def check(
 ) -> None:
     """Count images by site and class; of your own, also find problems and suggest settings with their time."""
     if task not in TASKS:
-        found = check_own(task, progress=_say)
-        print_json(found.plain()) if json else print(found.text())
+        _check_own(task, json)
         return
     loaded = load_task(task, data=data, size=size, progress=_say)
     rows = [["domain", "split", "images", *loaded.classes]]
@@ -98,6 +98,18 @@ def check(
         print("  ".join([row[0].ljust(widths[0]), row[1].ljust(widths[1]), *cells[2:]]))
     for note in loaded.notes:
         print(note)
+
+
+def _check_own(path: str, json: bool) -> None:
+    """Check images of one's own; exit code 1 where nothing can be trained on."""
+    try:
+        found = check_own(path, progress=_say)
+    except NothingRead as error:
+        _say(f"protolith: {error}")
+        raise typer.Exit(1) from None
+    print_json(found.plain()) if json else print(found.text())
+    if found.faults:
+        raise typer.Exit(1)
 
 
 @data.command("preview")

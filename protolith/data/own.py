@@ -1,5 +1,6 @@
 """Images of one's own as a task: listed, decoded, divided, and looked at for what is wrong with them."""
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,7 +67,8 @@ def list_own(path: Path) -> Inventory:
 def load_own(path: Path, size: int, store: Path, progress: Progress, skip_bad: bool = False) -> Task:
     """Load images of one's own; what cannot be trained on is refused in one sentence."""
     found = list_own(path)
-    fingerprints = {site: found.fingerprint(site) for site in found.sites} | {"": f"skip_bad {skip_bad}"}
+    said = "\n".join([f"skip_bad {skip_bad}", *found.notes])  # the notes are kept with the images
+    fingerprints = {site: found.fingerprint(site) for site in found.sites} | {"": said}
     file = decoded.file_for(store, f"folder-{found.name}", size, fingerprints)  # never mistaken for one of our tasks
     if task := decoded.read_if_good(file, progress):
         return task
@@ -82,7 +84,7 @@ def read_own(found: Inventory, size: int, progress: Progress) -> Own:
     """Decode what can be decoded, hold out test parts where there are none, and look for duplicates."""
     classes = found.classes
     bad: list[Bad] = []
-    notes = list(found.notes)
+    notes = [*found.notes, *_alike(classes)]
     sites = [_read_site(found, site, classes, size, progress, bad, notes) for site in found.sites]
     progress("looking for images that are in both parts")
     return Own(found.name, classes, tuple(sites), tuple(bad), _duplicates(sites), len(found.rows), tuple(notes))
@@ -177,6 +179,25 @@ def _read_site(
 def _labels(rows: Sequence[Row], classes: tuple[str, ...]) -> Tensor:
     index = {name: position for position, name in enumerate(classes)}
     return torch.tensor([index[row.label] for row in rows], dtype=torch.int64)
+
+
+def _alike(classes: Sequence[str]) -> list[str]:
+    """Name classes that only capitals tell apart."""
+    names: dict[str, list[str]] = {}
+    for name in classes:
+        names.setdefault(name.casefold(), []).append(name)
+    return [f"the classes {listed(same)} differ by capitals only: one class?" for same in names.values() if same[1:]]
+
+
+def relabelled(own: Own) -> list[tuple[str, ...]]:
+    """Files that show the very same pixels under different labels, a group for each picture."""
+    seen: dict[bytes, dict[str, int]] = {}
+    for site in own.sites:
+        for split, names in ((site.domain.train, site.train_files), (site.domain.test, site.test_files)):
+            for image, label, name in zip(split.images, split.labels.tolist(), names, strict=True):
+                key = hashlib.sha256(image.numpy().tobytes()).digest()
+                seen.setdefault(key, {})[name] = label
+    return [tuple(files) for files in seen.values() if len(set(files.values())) > 1]
 
 
 def _duplicates(sites: Sequence[Site]) -> tuple[tuple[str, str], ...]:

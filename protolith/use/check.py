@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from protolith.data.own import Own, faults, lacking, list_own, read_own
+from protolith.data.own import Own, faults, lacking, list_own, read_own, relabelled
 from protolith.data.sources.found import Progress, listed, silent
 from protolith.data.tasks import folder_of
 from protolith.use.suggest import Amounts, Suggestion, suggest
@@ -138,6 +138,7 @@ def _amounts(own: Own) -> Amounts:
 def _problems(own: Own) -> list[str]:
     found = list(own.notes)
     found += _some([f"'{bad.file}' {bad.reason}" for bad in own.bad], "unreadable files")
+    found += _some([f"one picture under several labels: {listed(files)}" for files in relabelled(own)], "such pictures")
     same = [f"'{test}' (test) looks the same as '{train}' (training)" for test, train in own.duplicates]
     found += _some(same, "pairs that look the same")
     found += [f"site '{site}' has no training image of {listed(names)}" for site, names in lacking(own).items()]

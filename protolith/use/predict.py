@@ -3,6 +3,7 @@
 import csv
 import io
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -11,8 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from protolith.data.sources.decode import FilePictures, decode_good
-from protolith.data.sources.folder import SUFFIXES
+from protolith.data.sources.decode import FilePictures, about_unread, decode_good, suffixes, unread
 from protolith.data.sources.found import Progress, silent
 from protolith.data.sources.inventory import printable
 from protolith.errors import UserError
@@ -84,7 +84,7 @@ class Predictor:
 
     def files(self, paths: Iterable[str | Path]) -> Iterator[Prediction]:
         """Judge image files, and those in folders, in batches."""
-        found = image_files([Path(path) for path in paths])
+        found = image_files([Path(path) for path in paths], self.progress)
         for start in range(0, len(found), CHUNK):
             yield from self._chunk(found[start : start + CHUNK])
             self.progress(f"{min(start + CHUNK, len(found)):,} of {len(found):,} images")
@@ -111,21 +111,30 @@ class Predictor:
         return found
 
 
-def image_files(paths: Sequence[Path]) -> list[Path]:
+def image_files(paths: Sequence[Path], say: Progress = silent) -> list[Path]:
     """The image files among these paths and below the folders among them; links to folders are not followed."""
     found: list[Path] = []
+    others: Counter[str] = Counter()
     for path in paths:
         if path.is_dir():
             below = [Path(place) / name for place, _, names in os.walk(path) for name in names]
-            inside = [file for file in below if file.suffix.lower() in SUFFIXES and not file.name.startswith(".")]
+            others += (here := unread(below))
+            inside = _images_among(below)
             if not inside:
-                raise UserError(f"'{printable(str(path))}' holds no image ({', '.join(sorted(SUFFIXES))}).")
+                raise UserError(f"'{printable(str(path))}' holds no image. {about_unread(here)}".rstrip(". ") + ".")
             found += sorted(inside, key=os.fsencode)
         elif path.is_file():
             found.append(path)
         else:
             raise UserError(f"'{printable(str(path))}' is neither a file nor a folder.")
+    if others:
+        say(about_unread(others))
     return found
+
+
+def _images_among(files: Sequence[Path]) -> list[Path]:
+    read = suffixes()
+    return [file for file in files if file.suffix.lower() in read and not file.name.startswith(".")]
 
 
 def as_table(predictions: Sequence[Prediction]) -> str:

@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 
 from protolith.data.duplicates import dhash, near_identical
-from protolith.data.own import faults, list_own, notes_on, read_own
+from protolith.data.own import faults, list_own, notes_on, read_own, relabelled
 from protolith.data.sources import decode
 from protolith.data.sources.found import silent
 from protolith.data.tasks import load_task
@@ -222,3 +222,77 @@ def test_duplicates_between_the_parts_are_named(sites):
         note.startswith("1 test image(s) look the same as a training image") and "zz4.png" in note
         for note in notes_on(result)
     )
+
+
+# Files that are not read, and labels that contradict each other
+
+
+def test_files_of_other_types_are_counted_in_one_line(sites, tmp_path):
+    place = sites / "north" / "cat"
+    for name in ("a.heic", "b.HEIC", "c.avif", "plan.svg", "e.svg", "Thumbs.db", ".DS_Store", ".hidden.avif", "noend"):
+        (place / name).write_bytes(b"x")
+    (sites / "south" / "d.avif").write_bytes(b"x")
+    heic = ".heic" not in decode.suffixes()
+    said = next(note for note in load(sites, tmp_path, skip_bad=True).notes if "of types that are not read" in note)
+    wanted = "7 files of types that are not read: .avif 2, .heic 2, .svg 2, no ending 1" if heic else "5 files"
+    assert said.startswith(wanted) and ("pip install 'protolith[heic]'" in said) == heic
+    (place / "e.avif").write_bytes(b"x")  # beside images that were decoded before
+    assert any(".avif 3" in note for note in load(sites, tmp_path, skip_bad=True).notes)
+
+
+def test_a_folder_whose_files_are_all_of_other_types_says_which(tmp_path):
+    (tmp_path / "s" / "north" / "cat").mkdir(parents=True)
+    (tmp_path / "s" / "north" / "cat" / "a.avif").write_bytes(b"x")
+    with pytest.raises(UserError, match=r"no image that can be read: 1 file of a type that is not read: \.avif 1"):
+        load(tmp_path / "s", tmp_path)
+
+
+def test_the_first_picture_of_a_gif_is_read(tmp_path):
+    first, second = picture(1, (16, 16)), picture(2, (16, 16))
+    for site in ("north", "south"):
+        for label, seed in (("cat", 10), ("dog", 30)):
+            write(tmp_path / "s" / site / label, 3, seed + len(site) * 7, ".gif")
+    file = tmp_path / "s" / "north" / "cat" / "zz.gif"
+    first.save(file, save_all=True, append_images=[second])
+    task = load(tmp_path / "s", tmp_path)
+    assert sum(len(domain.train) + len(domain.test) for domain in task.domains) == 13
+    held = task.by_name["north"].test.images[0].int()  # the last of its class
+    assert (held - torch.from_numpy(np.array(first)).int()).abs().float().mean() < 12  # 256 colours
+    assert (held - torch.from_numpy(np.array(second)).int()).abs().float().mean() > 40
+
+
+def test_heic_is_read_where_pillow_heif_is_installed(sites, tmp_path):
+    heif = pytest.importorskip("pillow_heif", reason="HEIC needs pillow-heif (the extra 'heic')")
+    colour = picture(7, (64, 48))
+    heif.from_pillow(colour).save(sites / "north" / "cat" / "zz.heic", quality=95)
+    task = load(sites, tmp_path)
+    assert len(task.by_name["north"].train) + len(task.by_name["north"].test) == 21
+    ours = decode.decode(decode.FilePictures([sites / "north" / "cat" / "zz.heic"]), 16, "x", silent)[0].int()
+    wanted = torch.from_numpy(np.array(colour.resize((16, 16), Image.Resampling.BILINEAR))).int()
+    assert (ours - wanted).abs().float().mean() < 8
+
+
+def test_a_file_that_only_claims_to_be_heic_is_no_other_format(tmp_path):
+    """An ending opens one decoder more, never one that is not on the list."""
+    (tmp_path / "a.heic").write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n")
+    result = decode.decode_good(decode.FilePictures([tmp_path / "a.heic"]), 16, "x", silent)
+    assert result.bad[0] == "cannot be read (not an image that Pillow knows)"
+
+
+def test_classes_that_only_capitals_tell_apart_are_named(sites):
+    (sites / "south" / "cat").rename(sites / "south" / "Cat")
+    assert "the classes 'Cat', 'cat' differ by capitals only: one class?" in own(sites).notes
+    (sites / "south" / "Cat").rename(sites / "south" / "cat")
+    assert not any("capitals" in note for note in own(sites).notes)
+
+
+def test_one_picture_under_two_labels_is_found_in_any_file_and_site(sites):
+    assert relabelled(own(sites)) == []
+    shutil.copy(sites / "north" / "cat" / "003.png", sites / "south" / "cow" / "zz.png")
+    Image.open(sites / "north" / "dog" / "001.jpg").save(sites / "north" / "cat" / "same-pixels.png")
+    shutil.copy(sites / "north" / "cat" / "005.png", sites / "north" / "cat" / "twice.png")  # one label: no matter
+    found = {frozenset(group) for group in relabelled(own(sites))}
+    assert found == {
+        frozenset({"north/cat/003.png", "south/cow/zz.png"}),
+        frozenset({"north/dog/001.jpg", "north/cat/same-pixels.png"}),
+    }

@@ -42,6 +42,29 @@ def test_what_cannot_be_trained_gets_no_suggestion(tmp_path):
     assert found.suggestion is None and "a run is not possible" in found.text()
 
 
+@pytest.mark.parametrize("content", ["broken", "avif"])
+def test_a_check_of_images_that_cannot_be_read_exits_with_1(tmp_path, protolith, content):
+    place = tmp_path / "sites" / "north" / "beam"
+    place.mkdir(parents=True)
+    (place / ("a.png" if content == "broken" else "a.avif")).write_bytes(b"no image")
+    code, out, err = protolith("data", "check", tmp_path / "sites")
+    assert code == 1 and "Traceback" not in err
+    assert "site 'north' has no readable training image" in out if content == "broken" else ".avif 1" in err
+
+
+def test_a_check_names_pictures_with_two_labels_types_that_are_not_read_and_alike_classes(tmp_path, monkeypatch):
+    root = write_sites(tmp_path / "sites", images=12)
+    (root / "east" / "beam" / "000.png").rename(root / "east" / "beam" / "one.png")
+    (root / "north" / "post" / "copy.png").write_bytes((root / "east" / "beam" / "one.png").read_bytes())
+    (root / "west" / "post" / "a.avif").write_bytes(b"x")
+    (root / "west" / "beam").rename(root / "west" / "Beam")
+    monkeypatch.setattr(suggest, "seconds_per_image", lambda *_: (0.01, 0.002))
+    said = check(root).text()
+    assert "one picture under several labels: 'east/beam/one.png', 'north/post/copy.png'" in said
+    assert "1 file of a type that is not read: .avif 1" in said
+    assert "the classes 'Beam', 'beam' differ by capitals only" in said
+
+
 def test_settings_shrink_until_they_fit(monkeypatch):
     monkeypatch.setattr(suggest, "seconds_per_image", lambda size, width, *_: (1e-7 * size**2 * width, 0.0))
     amounts = suggest.Amounts([400, 1000], 200, 224, 5)

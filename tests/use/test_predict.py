@@ -63,6 +63,18 @@ def test_what_is_wrong_is_one_sentence(protolith, run, images, tmp_path):
         image_files([tmp_path / "empty"])
 
 
+def test_files_of_other_types_are_counted_and_not_silently_skipped(protolith, run, images):
+    for name in ("a.avif", "b.avif", "c.svg", "Thumbs.db"):
+        (images / name).write_bytes(b"x")
+    code, out, err = protolith("predict", run.path, images)
+    assert code == 0 and "3 files of types that are not read: .avif 2, .svg 1" in err
+    assert "avif" not in out
+    (images / "only").mkdir()
+    (images / "a.avif").rename(images / "only" / "a.avif")
+    code, _, err = protolith("predict", run.path, images / "only")
+    assert code == 2 and "holds no image" in err and ".avif 1" in err
+
+
 def test_folders_are_read_below_and_links_are_not_followed(images):
     (images / "deeper").mkdir()
     (images / "deeper" / "loop").symlink_to(images)

@@ -1,8 +1,11 @@
 """Decoding: encoded images or arrays of any size to one uint8 tensor [n, size, size, 3]."""
 
+import functools
+import importlib.util
 import io
 import os
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,15 +28,66 @@ from PIL import (  # each makes its format known
 from torch import Tensor
 
 from protolith.data.sources.found import Progress
+from protolith.data.sources.inventory import printable
 from protolith.errors import UserError
 
 Array = npt.NDArray[np.uint8]
 
 # What images are kept in (JPEG includes MPO). Pillow knows more, such as EPS, which it hands to another program.
 FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "TIFF", "GIF", "PPM")
+SUFFIXES = frozenset(
+    (".jpg", ".jpeg", ".jfif", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif", ".ppm", ".pgm", ".pnm")
+)
+HEIC = frozenset((".heic", ".heif"))  # phones' photographs: read by pillow-heif, where that is installed
+LITTER = ("thumbs.db", "desktop.ini")  # what Windows leaves in folders of pictures; nobody misses them
+KINDS, ENDING = 8, 12  # endings in a note, and the letters of one
 LEAST_SIDE = 2  # pixels; a single one shows nothing
 CHUNK = 500  # images per piece of work, and so the step of the progress
 THREADS = max(1, min(4, os.cpu_count() or 1))  # Pillow decodes and resizes outside the interpreter lock
+
+
+def suffixes() -> frozenset[str]:
+    """The endings of files that are read as images here."""
+    return SUFFIXES | HEIC if heic_is_read() else SUFFIXES
+
+
+@functools.cache
+def heic_is_read() -> bool:
+    """Tell whether pillow-heif is installed, without loading it."""
+    return importlib.util.find_spec("pillow_heif") is not None
+
+
+@functools.cache
+def _heic_formats() -> tuple[str, ...]:
+    if not heic_is_read():
+        return ()
+    import pillow_heif  # loads libheif, which only HEIC files need
+
+    pillow_heif.register_heif_opener(thumbnails=False)
+    return ("HEIF",)
+
+
+def unread(files: Iterable[Path]) -> Counter[str]:
+    """Count the files that are not read as images by their endings; hidden ones and litter do not count."""
+    read = suffixes()
+    return Counter(
+        printable(file.suffix.lower())[:ENDING] or "no ending"
+        for file in files
+        if file.suffix.lower() not in read and not file.name.startswith(".") and file.name.lower() not in LITTER
+    )
+
+
+def about_unread(found: Counter[str]) -> str:
+    """Say in one line which files were left out because of their type; nothing where there are none."""
+    if not found:
+        return ""
+    count = found.total()
+    ordered = sorted(found.items(), key=lambda item: (-item[1], item[0]))
+    kinds = ", ".join(f"{kind} {many:,}" for kind, many in ordered[:KINDS])
+    kinds += f" and {len(found) - KINDS:,} more" if len(found) > KINDS else ""
+    what = f"{count:,} files of types that are" if count > 1 else "1 file of a type that is"
+    hint = "; .heic needs: pip install 'protolith[heic]'" if HEIC & found.keys() else ""
+    return f"{what} not read: {kinds}{hint}"
 
 
 class Pictures(Protocol):
@@ -68,7 +122,7 @@ class FilePictures:
         file = self.files[index]
         if not file.is_file() and file.exists():  # a named pipe would be waited for
             raise _BadImage("is not a regular file")
-        return Image.open(file, formats=FORMATS)
+        return Image.open(file, formats=FORMATS + (_heic_formats() if file.suffix.lower() in HEIC else ()))
 
 
 @dataclass(frozen=True)

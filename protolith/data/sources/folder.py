@@ -6,11 +6,10 @@ from pathlib import Path
 import torch
 
 from protolith.data.domain import Domain, Split
-from protolith.data.sources.decode import FilePictures, decode
+from protolith.data.sources.decode import FilePictures, decode, suffixes
 from protolith.data.sources.found import TEST_NAMES, Found, Progress, hold_out, listed, numbering, stamps
 from protolith.errors import UserError
 
-SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff"}
 SPLIT_NAMES = {"train", *TEST_NAMES}
 
 
@@ -85,12 +84,13 @@ def subfolders(folder: Path) -> list[Path]:
 
 def images(folder: Path) -> tuple[Path, ...]:
     """List the image files of a folder, alphabetically."""
-    inside = (path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES and not path.name.startswith("."))
+    read = suffixes()
+    inside = (path for path in folder.iterdir() if path.suffix.lower() in read and not path.name.startswith("."))
     return tuple(sorted(inside, key=lambda path: path.name))
 
 
 def _empty(folder: Path) -> UserError:
-    return UserError(f"class folder '{folder}' holds no image ({', '.join(sorted(SUFFIXES))}).")
+    return UserError(f"class folder '{folder}' holds no image ({', '.join(sorted(suffixes()))}).")
 
 
 def _single(folder: Path, domain: str) -> Found | None:
