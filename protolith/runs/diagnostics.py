@@ -7,10 +7,10 @@ the prediction and its confidence, features of some of them, and thumbnails of w
 
 import contextlib
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeGuard, cast
 
 import torch
 from torch import Tensor
@@ -60,18 +60,29 @@ class PrototypeLog:
 
     def hear(self, round_: int, upload: Upload) -> None:
         """Take note of an upload."""
-        if "prototypes" in upload.knowledge and self.keeps(round_):
-            self.heard[upload.client] = self._by_class(upload.knowledge)
+        if "prototypes" in upload.knowledge and self.keeps(round_) and (found := self._by_class(upload.knowledge)):
+            self.heard[upload.client] = found
 
     def _by_class(self, knowledge: Record) -> Record:
-        """One prototype for each class [K, d] with its count [K], also where a client sends several."""
-        found = {"prototypes": knowledge["prototypes"].float(), "counts": knowledge.get("counts")}
-        if found["counts"] is None:
-            found["prototypes"], found["counts"] = class_means(
-                knowledge["prototypes"].float(), knowledge["labels"], self.roster.classes
-            )
-        found["style"] = knowledge.get("style")
-        return {name: tensor for name, tensor in found.items() if tensor is not None}
+        """One prototype for each class [K, d] with its count [K], also where a client sends several.
+
+        Nothing where that cannot be told: a method of somebody's own may send what it likes.
+        """
+        prototypes, counts = knowledge["prototypes"].float(), knowledge.get("counts")
+        if counts is None and self._are_labels(knowledge.get("labels"), prototypes):
+            prototypes, counts = class_means(prototypes, knowledge["labels"], self.roster.classes)
+        shape = (self.roster.classes, self.roster.features)
+        if counts is None or (prototypes.shape, counts.shape) != (shape, shape[:1]):
+            return {}
+        style = {"style": knowledge["style"]} if "style" in knowledge else {}
+        return {"prototypes": prototypes, "counts": counts, **style}
+
+    def _are_labels(self, labels: Tensor | None, prototypes: Tensor) -> bool:
+        """Tell whether these are the classes of so many vectors."""
+        if labels is None or labels.dtype != torch.int64 or prototypes.dim() != 2:
+            return False
+        inside = bool(((labels >= 0) & (labels < self.roster.classes)).all())
+        return labels.shape == prototypes.shape[:1] and inside
 
     def write(self, round_: int, server: Server) -> None:
         """Write what was heard in a round."""
@@ -79,13 +90,19 @@ class PrototypeLog:
         if not heard:
             return
         clients = sorted(heard)
-        record = {name: torch.stack([heard[client][name] for client in clients]) for name in heard[clients[0]]}
+        sent = {name: [heard[client].get(name) for client in clients] for name in heard[clients[0]]}
+        record = {name: torch.stack(tensors) for name, tensors in sent.items() if _alike(tensors)}
         record["clients"] = torch.tensor(clients)
         record |= {f"server/{name}": server.knowledge[name] for name in KNOWLEDGE if name in server.knowledge}
         if "style" in record and "cluster" in server.extra:
             record["server/style_cluster"] = server.extra["cluster"]
         self.folder.mkdir(exist_ok=True)
         records.write(self.folder / f"prototypes-{round_ + 1:06d}.safetensors", record, about=self.about)
+
+
+def _alike(tensors: Sequence[Tensor | None]) -> TypeGuard[list[Tensor]]:
+    """Tell whether every client sent this, and in one shape."""
+    return len({None if tensor is None else tensor.shape for tensor in tensors}) == 1 and tensors[0] is not None
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,41 @@ from protolith.runs.config import resolve
 from protolith.runs.diagnostics import PrototypeLog, read_prototypes, read_tests
 from protolith.runs.runner import Observer
 
+PLUGIN = """
+import torch
+from protolith.methods import fedavg
+from protolith.methods.base import Spec
+from protolith.methods.registry import Method
+
+class Client(fedavg.Client):
+    def upload(self):
+        client, classes = self.context.client, self.context.classes
+        return super().upload().with_knowledge(**{knowledge})
+
+class Server(fedavg.Server):
+    def schema(self):
+        return {schema}
+
+METHOD = Method(name="plain", title="Plain", paper="none", idea="none", objective="none", server_step="none",
+                traffic="none", params=fedavg.Params, client=Client, server=Server)
+"""
+WITHOUT = [
+    ("{'prototypes': torch.ones(classes, 32)}", "{'prototypes': Spec((10, 32))}"),
+    ("{'prototypes': torch.ones(7)}", "{'prototypes': Spec((7,))}"),
+    (
+        "{'prototypes': torch.ones(3, 32), 'labels': torch.tensor([0, 1, 99])}",
+        "{'prototypes': Spec((3, 32)), 'labels': Spec((3,), torch.int64)}",
+    ),
+    (
+        "{'prototypes': torch.ones(3, 32), 'labels': torch.tensor([0, 1])}",
+        "{'prototypes': Spec((3, 32)), 'labels': Spec((2,), torch.int64)}",
+    ),
+    (
+        "{'prototypes': torch.ones(classes, 32), 'counts': torch.ones(classes, 2)}",
+        "{'prototypes': Spec((10, 32)), 'counts': Spec((10, 2))}",
+    ),
+]
+
 
 def run_of(tiny, path, **more):
     return runner.start(resolve([{**tiny, "rounds": 2, **more}]), path, Observer())
@@ -75,6 +110,30 @@ def test_prototypes_of_rounds_are_saved_with_what_the_server_made(tiny, tmp_path
 def test_several_prototypes_a_class_become_one(tiny, tmp_path):
     run = run_of(tiny, tmp_path / "run", method="fedplvm", rounds=1)
     assert read_prototypes(run.path)[0].record["prototypes"].shape == (4, 10, 32)
+
+
+def plugged(tiny, tmp_path, knowledge, schema):
+    plugin = tmp_path / "plain.py"
+    plugin.write_text(PLUGIN.replace("{knowledge}", knowledge).replace("{schema}", schema))
+    return run_of(tiny, tmp_path / "run", method="plain", plugins=[str(plugin)])
+
+
+@pytest.mark.parametrize(("knowledge", "schema"), WITHOUT)
+def test_prototypes_of_a_kind_that_no_report_can_show_are_left_out_and_the_run_goes_on(
+    tiny, tmp_path, knowledge, schema
+):
+    run = plugged(tiny, tmp_path, knowledge, schema)
+    assert len(run.metrics()) == 2 and run.summary()
+    assert read_prototypes(run.path) == [] and read_tests(run.path) is not None
+
+
+def test_of_what_clients_send_differently_the_report_keeps_what_all_have(tiny, tmp_path):
+    knowledge = (
+        "{'prototypes': torch.ones(classes, 32), 'counts': torch.ones(classes), 'style': torch.ones(client + 1)}"
+    )
+    schema = "{'prototypes': Spec((10, 32)), 'counts': Spec((10,)), 'style': Spec(('any',))}"
+    first, last = read_prototypes(plugged(tiny, tmp_path, knowledge, schema).path)
+    assert "style" not in first.record and last.record["prototypes"].shape == (4, 10, 32)
 
 
 def test_without_diagnostics_nothing_is_saved_and_the_result_is_the_same(tiny, tmp_path):
