@@ -6,12 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from protolith import records
 from protolith.errors import UserError
 from protolith.experiments.render import render
 from protolith.experiments.table import build_tables
-from protolith.methods.fedavg import load_weights
-from protolith.models import build_model
 from protolith.runs import runner
 from protolith.runs.config import RunConfig, resolve
 from protolith.runs.directory import Metrics, RunDirectory
@@ -22,6 +19,7 @@ from protolith.use.check import check as _check
 from protolith.use.diagnose import Diagnosis, diagnose
 from protolith.use.familiarity import FALSE_ALARMS
 from protolith.use.predict import Predictor
+from protolith.use.trained import open_network
 
 if TYPE_CHECKING:
     from protolith.use.export import Exported
@@ -62,13 +60,8 @@ class Run:
 
     def model(self) -> nn.Module:
         """The trained global network, in evaluation mode."""
-        path = self.path / "model.safetensors"
-        if not path.exists():
-            raise UserError(f"{path} does not exist: this method has no global model, or the run is not finished.")
-        weights, about = records.read_with_about(path)
-        model = build_model(about["model"], len(about["classes"]), about["width"], seed=0)
-        load_weights(model, weights)
-        return model.eval()
+        model, _, _ = open_network(self.directory)
+        return model
 
     def predictor(self, false_alarms: float = FALSE_ALARMS) -> Predictor:
         """The trained model in use: labels, confidence and familiarity of images or files.

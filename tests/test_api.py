@@ -1,7 +1,18 @@
+import subprocess
+import sys
+
 import pytest
 import torch
 
 import protolith as pl
+
+PLUGIN = """
+from protolith.models import ResNet, register_model
+
+@register_model("tests_own")
+def build(classes, width):
+    return ResNet((1, 1, 1, 1), classes, width)
+"""
 
 
 def test_fit_resume_and_load(tiny, tmp_path):
@@ -32,6 +43,16 @@ def test_solo_has_no_global_model(tiny, tmp_path):
     with pytest.raises(pl.UserError, match="no global model"):
         run.model()
     assert sorted(file.stem for file in (run.path / "models").iterdir()) == ["pen-1", "pen-2", "photo-1", "print-1"]
+
+
+def test_the_model_of_a_run_with_plugins_opens_in_a_new_process(tiny, tmp_path):
+    plugin = tmp_path / "own_network.py"
+    plugin.write_text(PLUGIN)
+    given = {**tiny, "rounds": 1, "plugins": [str(plugin)], "model": {"name": "tests_own", "width": 4}}
+    run = pl.fit(out=tmp_path / "run", **given)
+    code = f"import protolith as pl; print(type(pl.load(r'{run.path}').model()).__name__)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.stdout == "ResNet\n", done.stderr
 
 
 def test_there_is_nothing_else():

@@ -179,13 +179,7 @@ class Workplace:
 
     def about_model(self) -> dict[str, Any]:
         """What a file with a model of this run says about itself."""
-        return {
-            "method": self.setup.method,
-            "model": self.setup.model.name,
-            "width": self.setup.model.width,
-            "size": self.setup.size,
-            "classes": list(self.task.classes),
-        }
+        return self.setup.about_model(self.task.classes)
 
     def write_model(self, path: Path) -> None:
         """Write the model as training left it."""

@@ -1,5 +1,6 @@
 """What is to be trained: everything that a worker on another machine needs to know."""
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -74,6 +75,14 @@ class Setup(BaseModel):
     training: Training = Training()
     privacy: Privacy = Privacy()
     params: dict[str, Any] = Field({}, description="the method's own options")
+
+    def about_model(self, classes: Sequence[str]) -> dict[str, Any]:
+        """What a file with a model of this run says about itself."""
+        model = self.model
+        return {
+            "method": self.method, "model": model.name, "width": model.width, "size": self.size,
+            "classes": list(classes),
+        }  # fmt: skip
 
     @model_validator(mode="after")
     def _own_statistics(self) -> "Setup":

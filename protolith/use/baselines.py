@@ -56,7 +56,7 @@ class Baselines:
 def run_baselines(run: RunDirectory, observer: Observer) -> Baselines:
     """Train the baselines of a finished run in its directory; those that are there already are only read."""
     config, summary = run.config(), run.summary()
-    if config.engine != "local":
+    if config.engine == "flower":
         raise UserError("--with-baselines needs all images on this machine, and the run's are at its sites.")
     if summary is None:
         raise UserError(f"{run.path} is not finished: baselines come after it.")

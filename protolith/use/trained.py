@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -85,7 +85,7 @@ class Trained:
     def task(self) -> Task:
         """The run's data, where they are at hand."""
         config = self.config
-        if config.engine != "local":
+        if config.engine == "flower":
             raise UserError("the run's images are at its sites and not here.")
         data = Path(config.data) if config.data else None
         task = load_task(config.task, data=data, size=config.size, skip_bad=config.skip_bad)
@@ -94,14 +94,14 @@ class Trained:
         return task
 
 
-def open_trained(run: RunDirectory) -> Trained:
-    """Open the global model of a finished run."""
-    config, path = run.config(), run.path / MODEL
-    for plugin in config.plugins:
+def open_network(run: RunDirectory) -> tuple[nn.Module, Record, dict[str, Any]]:
+    """The global network of a finished run in evaluation mode, all that its file holds, and what that says of it."""
+    path = run.path / MODEL
+    for plugin in run.config().plugins:
         load_plugin(plugin)
     try:
         record, about = records.read_with_about(path)
-        name, classes, width, size = about["model"], tuple(about["classes"]), about["width"], about["size"]
+        name, classes, width, _ = (about[key] for key in ("model", "classes", "width", "size"))
     except FileNotFoundError:
         raise UserError(
             f"{path} does not exist: this method has no global model, or the run is not finished."
@@ -110,7 +110,14 @@ def open_trained(run: RunDirectory) -> Trained:
         raise UserError(f"{path} is not a model that a run wrote.") from None
     model = build_model(name, len(classes), width, seed=0)
     load_weights(model, record)
+    return model.eval(), record, about
+
+
+def open_trained(run: RunDirectory) -> Trained:
+    """Open the global model of a finished run."""
+    config, (network, record, about) = run.config(), open_network(run)
     device = choose_device(config.device)
-    model = model.eval().to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    model = network.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     method, knowledge = get_method(config.method), under_prefix("knowledge", record)
+    classes, size, name, width = tuple(about["classes"]), about["size"], about["model"], about["width"]
     return Trained(run, config, model, knowledge, method, classes, size, name, width, device)

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 
 import protolith as pl
 from protolith.runs.runner import Observer
+from protolith.use.trained import open_trained
 
 ray = pytest.importorskip("ray", reason="Ray is not installed (pip install 'protolith[ray]')")
 from ray.cluster_utils import Cluster  # noqa: E402
@@ -40,6 +42,20 @@ try:
 except pl.RunFailed as error:
     print(error)
     print(ray.is_initialized())
+"""
+
+KILLED = """
+import json, sys
+import protolith as pl
+from protolith.runs.runner import Observer
+from ray.cluster_utils import Cluster
+
+class Tell(Observer):
+    def round_done(self, metrics):
+        print("round 1")
+
+node = {"num_cpus": 1, "object_store_memory": 200 * 2**20, "include_dashboard": False}
+pl.fit(address=Cluster(initialize_head=True, head_node_args=node).address, observer=Tell(), **json.loads(sys.argv[1]))
 """
 
 
@@ -140,6 +156,37 @@ def test_a_job_that_fails_three_times_fails_the_run_with_the_clients_name(tiny, 
     said, still_there = done.stdout.splitlines()[-2:]
     assert "client photo-1 failed 3 times: ArithmeticError: no luck." in said
     assert still_there == "False"
+
+
+def test_the_images_of_a_run_with_ray_are_on_this_machine(cluster, tiny, tmp_path):
+    given = {**tiny, "rounds": 1, "workers": -1, "engine": "ray", "address": cluster.address}
+    run = pl.fit(out=tmp_path / "run", **given)
+    assert open_trained(run.directory).task().classes == pl.load_task("mini").classes
+    assert list(run.baselines().accuracy) == ["FedAvg", "every site alone", "all data pooled"]
+
+
+def test_after_a_killed_run_the_next_one_starts_at_once(tiny, tmp_path, monkeypatch):
+    monkeypatch.setenv("RAY_TMPDIR", tempfile.mkdtemp(prefix="ray"))  # pytest's own path is too long for sockets
+    given = {**tiny, "engine": "ray", "workers": 1}
+    started(
+        [KILLED, json.dumps({**given, "rounds": 1000, "out": str(tmp_path / "killed")}, default=str)], 60, "round 1"
+    )
+    assert next(Path(os.environ["RAY_TMPDIR"]).rglob("ray_current_cluster")), "no note is left: nothing is tested"
+    code = "import json, sys; import protolith as pl; print('done', pl.fit(**json.loads(sys.argv[1])))"
+    started([code, json.dumps({**given, "rounds": 1, "out": str(tmp_path / "next")}, default=str)], 100, "done")
+
+
+def started(arguments, seconds, wanted):
+    """Run Python until it prints a line that begins so, at most for so long, and kill it."""
+    process = subprocess.Popen([sys.executable, "-uc", *arguments], stdout=subprocess.PIPE, text=True)
+    too_late = threading.Timer(seconds, process.kill)
+    too_late.start()
+    try:
+        assert any(line.startswith(wanted) for line in process.stdout), f"not within {seconds} s"
+    finally:
+        too_late.cancel()
+        process.kill()
+        process.wait()
 
 
 def test_no_cluster_at_an_address_is_one_sentence(protolith):

@@ -51,10 +51,7 @@ class RayEngine:
         self, setup: Setup, task: Task, tests: Sequence[TestSet], actors: int, most: int, address: str
     ) -> None:
         self.tests = tests
-        self.about = {
-            "method": setup.method, "model": setup.model.name, "width": setup.model.width, "size": setup.size,
-            "classes": list(task.classes),
-        }  # fmt: skip
+        self.about = setup.about_model(task.classes)
         self._started = not ray.is_initialized()
         if self._started:
             _connect(address)
@@ -214,11 +211,14 @@ class RayEngine:
 def _connect(address: str) -> None:
     """Join a cluster, or start one on this machine."""
     quiet = {"log_to_driver": False, "logging_level": logging.ERROR}
+    address = address or os.environ.get("RAY_ADDRESS", "")
     host, _, port = address.rpartition(":")
     try:
         if port.isdigit() and "//" not in address:  # Ray itself would try for a quarter of an hour
             socket.create_connection((host, int(port)), timeout=10).close()
-        ray.init(address=address, **quiet) if address else ray.init(include_dashboard=False, **quiet)
+        # "local" and not nothing: without it Ray looks for the last cluster of this machine, and when that was
+        # killed it waits for minutes for what is not there.
+        ray.init(address=address, **quiet) if address else ray.init("local", include_dashboard=False, **quiet)
     except (OSError, ValueError, RuntimeError) as error:
         reason = " ".join(str(error).split())
         raise UserError(f"address = '{address}': no Ray cluster answers there ({reason}).") from None
