@@ -1,7 +1,7 @@
-"""The two ways in which Protolith says no."""
+"""How Protolith says no, and how a run is stopped."""
 
-import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 
 class UserError(Exception):
@@ -20,9 +20,47 @@ class DiskRefused(RunFailed):
     """A disk took nothing more (full, read-only, not ours): nothing is lost, and the run can be resumed."""
 
 
-def unknown(what: str, given: str, allowed: Iterable[str]) -> UserError:
-    """Build the error for a name that is not among the allowed ones, with the nearest right name."""
+class Interrupted(Exception):
+    """The user stopped the run; it can be resumed."""
+
+    def __init__(self, path: Path, round_: int) -> None:
+        super().__init__(f"stopped before round {round_ + 1}; go on with: protolith resume {path}")
+
+
+def unknown(what: str, given: str, allowed: Iterable[str], listed: str = "") -> UserError:
+    """Build the error for a name that is not among the allowed ones, with the nearest right one.
+
+    `listed` is the command that lists a set of names too long for a sentence; then the nearest three are named.
+    """
     names = list(allowed)
-    near = difflib.get_close_matches(given, names, n=1, cutoff=0.5)
-    hint = f" Did you mean '{near[0]}'?" if near else ""
-    return UserError(f"unknown {what} '{given}'.{hint} Allowed: {', '.join(names)}.")
+    near = nearest(given, names, 3 if listed else 1)
+    hint = f" Did you mean {either(near)}?" if near else ""
+    return UserError(f"unknown {what} '{given}'.{hint} " + (f"All: {listed}." if listed else _all_of(names)))
+
+
+def nearest(given: str, allowed: Iterable[str], most: int = 1) -> list[str]:
+    """The names that look most like the given one, capitals or not."""
+    import difflib  # only who errs waits for it
+
+    names = {name.casefold(): name for name in allowed}
+    return [names[name] for name in difflib.get_close_matches(given.casefold(), names, n=most, cutoff=0.5)]
+
+
+def right_name(what: str, given: str, allowed: Iterable[str], listed: str = "") -> str:
+    """The allowed name that was meant, whether in capitals or not; else the error that says which there are."""
+    names = list(allowed)
+    if given in names:
+        return given
+    if len(same := [name for name in names if name.casefold() == given.casefold()]) == 1:
+        return same[0]
+    raise unknown(what, given, names, listed)
+
+
+def either(names: Sequence[str]) -> str:
+    """Names as a choice: 'a', 'b' or 'c'."""
+    *others, last = [f"'{name}'" for name in names]
+    return f"{', '.join(others)} or {last}" if others else last
+
+
+def _all_of(names: Sequence[str]) -> str:
+    return f"Allowed: {', '.join(names)}."

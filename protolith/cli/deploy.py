@@ -1,14 +1,14 @@
 """`protolith deploy`: a real federation, from certificates to a check of every site."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from protolith.deploy import layout, processes
-from protolith.deploy.check import inspect
-from protolith.deploy.plan import Deployment
 from protolith.errors import UserError, unknown
+
+if TYPE_CHECKING:
+    from protolith.deploy.plan import Deployment
 
 deploy = typer.Typer(no_args_is_help=True)
 Directory = Annotated[Path, typer.Argument(metavar="DIR", help="The deployment's directory.")]
@@ -23,6 +23,8 @@ def init(
     name: Annotated[str, typer.Option(help="The deployment's name. [default: the directory's]")] = "",
 ) -> None:
     """Make certificates, keys, start scripts and instructions for a server and its sites."""
+    from protolith.deploy import layout
+
     names = [site.strip() for site in sites.split(",") if site.strip()]
     made = layout.create(directory, names, host, port, name)
     print(f"made {made.path}: read {made.path / 'README.md'} next")
@@ -37,6 +39,9 @@ def up(
     server: Annotated[bool, typer.Option("--server", help="Start the server only.")] = False,
 ) -> None:
     """Start the server, and for a trial all sites on this machine."""
+    from protolith.deploy import processes
+    from protolith.deploy.plan import Deployment
+
     deployment = Deployment.open(directory)
     folders = _folders(deployment, data or [])
     if lacking := [site for site in deployment.plan.sites if site not in folders and not server]:
@@ -49,6 +54,9 @@ def up(
 @deploy.command("check")
 def check(directory: Directory) -> None:
     """Check the server, its certificate, and for every site: registered, connected, images readable."""
+    from protolith.deploy.check import inspect
+    from protolith.deploy.plan import Deployment
+
     findings = inspect(Deployment.open(directory), _say)
     for finding in findings:
         print(f"{'ok  ' if finding.good else 'FAIL'}  {finding.what}")
@@ -59,10 +67,13 @@ def check(directory: Directory) -> None:
 @deploy.command("down")
 def down(directory: Directory) -> None:
     """End what `up` started."""
+    from protolith.deploy import processes
+    from protolith.deploy.plan import Deployment
+
     processes.stop(Deployment.open(directory), _say)
 
 
-def _folders(deployment: Deployment, data: list[str]) -> dict[str, Path]:
+def _folders(deployment: "Deployment", data: list[str]) -> dict[str, Path]:
     found = {}
     for item in data:
         site, equals, folder = item.partition("=")

@@ -6,8 +6,6 @@ from typing import Annotated
 
 import typer
 
-from protolith.experiments.table import find_runs
-
 
 def figure(
     directories: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Runs, or directories of runs.")],
@@ -20,7 +18,8 @@ def figure(
     colour: Annotated[str, typer.Option(help="Colours of a t-SNE: class, domain or both.")] = "class",
 ) -> None:
     """Draw finished runs as a figure for a paper."""
-    from protolith.report.figures import figure_of  # matplotlib would slow down every other command
+    from protolith.experiments.table import find_runs
+    from protolith.report.figures import figure_of
 
     runs = [run for directory in directories for run in find_runs(directory)]
     chosen = None if domains is None else [name.strip() for name in domains.split(",") if name.strip()]

@@ -1,17 +1,18 @@
 """`protolith methods`, `tasks`, `presets` and `data`: what there is."""
 
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from protolith.cli.progress import print_json
-from protolith.data.inspect import contact_sheet, counts_table, task_info
-from protolith.data.tasks import TASKS, load_task
 from protolith.errors import NothingRead
 from protolith.experiments.presets import describe_preset, preset_names
-from protolith.methods.registry import Method, all_methods, get_method
-from protolith.use.check import check as check_own
+from protolith.methods import facts
+
+if TYPE_CHECKING:
+    from protolith.data.domain import Task
+    from protolith.methods.registry import Method
 
 data = typer.Typer(no_args_is_help=True)
 Directory = Annotated[Path | None, typer.Option("--data", help="Directory that holds the task's data.")]
@@ -20,15 +21,21 @@ Size = Annotated[int | None, typer.Option(help="Height and width of the images. 
 
 def methods(name: Annotated[str | None, typer.Argument(help="Explain this one.")] = None) -> None:
     """List the methods, or explain one."""
-    if name is not None:
-        print(explain(get_method(name)))
+    if name is None and not facts.any_installed():
+        _list(facts.built_in().values())
         return
-    for method in all_methods().values():
+    from protolith.methods.registry import all_methods, get_method
+
+    print(explain(get_method(name))) if name is not None else _list(all_methods().values())
+
+
+def _list(methods: "Iterable[facts.Facts | Method]") -> None:
+    for method in methods:
         authors, *rest = method.paper.split(", ")
         print(f"{method.name:<18} {method.idea}  [{', '.join([authors, *rest[-1:]])}]")
 
 
-def explain(method: Method) -> str:
+def explain(method: "Method") -> str:
     """Everything about a method, as text."""
     lines = [
         f"{method.title}: {method.idea}",
@@ -54,6 +61,8 @@ def explain(method: Method) -> str:
 
 def tasks() -> None:
     """List the tasks."""
+    from protolith.data.tasks import TASKS
+
     for spec in TASKS.values():
         print(f"{spec.name:<10} {', '.join(spec.domains)}: {spec.description}")
     print(f"{'DIR':<10} a folder of site/class/image, or a manifest (.csv, .parquet) with path, label, site and split")
@@ -68,6 +77,8 @@ def presets() -> None:
 @data.command("info")
 def info(task: Annotated[str, typer.Argument()], data: Directory = None, size: Size = None) -> None:
     """Say what a task is, its licence, where it comes from, and whether it is here."""
+    from protolith.data.inspect import task_info
+
     found = task_info(task, data=data, size=size)
     print(f"{found.name}: {found.description}")
     print(f"licence  {found.licence}")
@@ -86,10 +97,17 @@ def check(
     json: Annotated[bool, typer.Option("--json", help="Print the result as JSON (for a path).")] = False,
 ) -> None:
     """Count images by site and class; of your own, also find problems and suggest settings with their time."""
+    from protolith.data.tasks import TASKS, load_task
+
     if task not in TASKS:
         _check_own(task, json)
         return
-    loaded = load_task(task, data=data, size=size, progress=_say)
+    _print_counts(load_task(task, data=data, size=size, progress=_say))
+
+
+def _print_counts(loaded: "Task") -> None:
+    from protolith.data.inspect import counts_table
+
     rows = [["domain", "split", "images", *loaded.classes]]
     rows += [[row.domain, row.split, f"{row.total:,}", *map(str, row.per_class)] for row in counts_table(loaded)]
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
@@ -102,6 +120,9 @@ def check(
 
 def _check_own(path: str, json: bool) -> None:
     """Check images of one's own; exit code 1 where nothing can be trained on."""
+    from protolith.cli.progress import print_json
+    from protolith.use.check import check as check_own
+
     try:
         found = check_own(path, progress=_say)
     except NothingRead as error:
@@ -120,6 +141,9 @@ def preview(
     out: Annotated[Path, typer.Option(help="Where to write the picture.")] = Path("preview.png"),
 ) -> None:
     """Write a contact sheet: some images of every domain and class."""
+    from protolith.data.inspect import contact_sheet
+    from protolith.data.tasks import load_task
+
     contact_sheet(load_task(task, data=data, size=size, progress=_say), out)
     print(f"wrote {out}")
 

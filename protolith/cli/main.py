@@ -3,14 +3,14 @@
 import os
 import signal
 import sys
-from typing import NoReturn
+from typing import Annotated, NoReturn
 
 import typer
 
+from protolith import __version__
 from protolith.cli import bench, deploy, figures, lists, paper, report, run, tables, use
-from protolith.errors import RunFailed, UserError
+from protolith.errors import Interrupted, RunFailed, UserError
 from protolith.files import refusal
-from protolith.runs.runner import Interrupted
 
 INTERRUPTED = 130  # what shells report for a program that was stopped by Ctrl-C
 
@@ -24,6 +24,23 @@ app = typer.Typer(
     rich_markup_mode=None,
     epilog="Start with: protolith run --method fedavg --task mini",
 )
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"protolith {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _before(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_version, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    pass
+
+
 app.command("run")(run.run)
 app.command("resume")(run.resume)
 app.command("sweep")(run.sweep)

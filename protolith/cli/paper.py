@@ -1,18 +1,17 @@
 """`protolith paper`: the papers' tables and figures."""
 
 import sys
+from contextlib import redirect_stdout
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from protolith.cli.progress import print_json, sweep_observer
-from protolith.cli.run import Data, Device, Json, Set, Workers, flags_of, name_failed, seeds_of
-from protolith.experiments.paper import Experiment, Reduction, experiments, get_experiment, plan, reduced_by, tables
-from protolith.experiments.render import render
-from protolith.experiments.sweep import run_sweep
-from protolith.experiments.table import Table
-from protolith.files import write_text
+from protolith.cli.options import Data, Device, Json, Set, Workers
+
+if TYPE_CHECKING:
+    from protolith.experiments.paper import Experiment, Reduction
+    from protolith.experiments.table import Table
 
 
 def paper(
@@ -41,6 +40,14 @@ def paper(
     dry: Annotated[bool, typer.Option("--dry-run", help="Only say what would be run.")] = False,
 ) -> None:
     """Run a table or figure of the papers, and print our numbers beside the paper's."""
+    from protolith.cli.progress import print_json, sweep_observer
+    from protolith.cli.request import flags_of, seeds_of, words
+    from protolith.cli.result import name_failed
+    from protolith.experiments.paper import Reduction, get_experiment, plan, tables
+    from protolith.experiments.render import render
+    from protolith.experiments.sweep import run_sweep
+    from protolith.files import write_text
+
     if name is None:
         print(listing())
         return
@@ -49,7 +56,8 @@ def paper(
         rounds, epochs, width, words(methods), words(task), tuple(seeds_of(seeds)) if seeds else (),
         tuple(set_ or ()), flags_of(data=data, workers=workers, device=device),
     )  # fmt: skip
-    planned = plan(experiment, reduction)
+    with redirect_stdout(sys.stderr):  # whatever a plug-in prints: the output is the result alone
+        planned = plan(experiment, reduction)
     if dry:
         print(describe(experiment, reduction, len(planned)))
         return
@@ -73,6 +81,8 @@ def paper(
 
 def listing() -> str:
     """Every table and figure, one line each."""
+    from protolith.experiments.paper import experiments
+
     lines = []
     for experiment in experiments().values():
         sets = ", ".join(dataset.name for dataset in experiment.datasets)
@@ -81,8 +91,10 @@ def listing() -> str:
     return "\n".join([*lines, f"{len(kinds)} in all: {sum(kinds)} tables, {len(kinds) - sum(kinds)} figures"])
 
 
-def describe(experiment: Experiment, reduction: Reduction, runs: int) -> str:
+def describe(experiment: "Experiment", reduction: "Reduction", runs: int) -> str:
     """What an experiment would do."""
+    from protolith.experiments.paper import reduced_by
+
     changes = reduced_by(experiment, reduction)
     lines = [
         f"{experiment.paper}, {experiment.number}: {experiment.title}",
@@ -93,12 +105,7 @@ def describe(experiment: Experiment, reduction: Reduction, runs: int) -> str:
     return "\n".join(lines)
 
 
-def as_json(table: Table) -> dict[str, Any]:
+def as_json(table: "Table") -> dict[str, Any]:
     """A table for other programs."""
     rows = [{"name": row.label, "values": row.values, "paper": dict(row.printed)} for row in table.rows]
     return {"header": table.header, "columns": table.columns, "rows": rows, "notes": table.footer}
-
-
-def words(text: str) -> tuple[str, ...]:
-    """A list that was given with commas."""
-    return tuple(word.strip() for word in text.split(",") if word.strip())

@@ -13,7 +13,7 @@ def report(
     ] = None,
 ) -> None:
     """Explain runs on one page: results, mistakes, features, prototypes, cost. Open it from disk."""
-    from protolith.report.page.build import write_report  # matplotlib and plotly would slow down every other command
+    from protolith.report.page.build import write_report
 
     beside = directories[0] if len(directories) == 1 else Path()
     print(f"wrote {write_report(directories, out or beside / 'report.html')}")

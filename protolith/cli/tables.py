@@ -5,9 +5,6 @@ from typing import Annotated
 
 import typer
 
-from protolith.experiments.render import render
-from protolith.experiments.table import build_tables, find_runs
-
 
 def table(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="A run, or a directory of runs.")],
@@ -20,4 +17,7 @@ def table(
     ] = None,
 ) -> None:
     """Print finished runs: methods by domains, or by other measures."""
+    from protolith.experiments.render import render
+    from protolith.experiments.table import build_tables, find_runs
+
     print(render(build_tables(find_runs(directory), columns, target), format).rstrip("\n"))

@@ -1,16 +1,13 @@
 """`protolith predict`, `export` and `diagnose`: a finished run in use."""
 
+import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from protolith.cli.progress import print_json
 from protolith.errors import UserError
-from protolith.experiments.table import find_runs
-from protolith.runs.directory import RunDirectory
-from protolith.use.diagnose import diagnose as explain
-from protolith.use.predict import Predictor, as_csv, as_plain, as_table
 
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="A finished run's directory.")]
 FalseAlarms = Annotated[
@@ -27,10 +24,15 @@ def predict(
     false_alarms: FalseAlarms = 0.05,
 ) -> None:
     """Label images; say how sure the model is, and flag what is unlike anything that the sites have seen."""
+    from protolith.cli.progress import print_json
+    from protolith.runs.directory import RunDirectory
+    from protolith.use.predict import Predictor, as_csv, as_plain, as_table
+
     if csv and json:
         raise UserError("--csv and --json: choose one of them.")
-    predictor = Predictor(RunDirectory.open(run), false_alarms, _say)
-    found = list(predictor.files(paths))
+    with redirect_stdout(sys.stderr):  # whatever a plug-in prints: the output is the result alone
+        predictor = Predictor(RunDirectory.open(run), false_alarms, _say)
+        found = list(predictor.files(paths))
     if json:
         print_json(as_plain(found))
     else:
@@ -45,9 +47,11 @@ def export(
     out: Annotated[Path, typer.Option(help="The file to write; MODEL_CARD.md is written beside it.")],
 ) -> None:
     """Write a run's model for other programs, with class names, preprocessing, prototypes, and a model card."""
-    from protolith.use.export import export as write  # torch's exporter would slow down every other command
+    from protolith.runs.directory import RunDirectory
+    from protolith.use.export import export as write
 
-    found = write(RunDirectory.open(run), to, out, _say)
+    with redirect_stdout(sys.stderr):
+        found = write(RunDirectory.open(run), to, out, _say)
     if found.difference is not None:
         print(f"checked with onnxruntime: no logit differs by more than {found.difference:.1e}")
     print("\n".join(f"wrote {file}" for file in found.files))
@@ -62,8 +66,14 @@ def diagnose(
     json: Json = False,
 ) -> None:
     """Say which sites are hard and why, which are alike, and what a new site could expect."""
+    from protolith.cli.progress import print_json
+    from protolith.experiments.table import find_runs
+    from protolith.runs.directory import RunDirectory
+    from protolith.use.diagnose import diagnose as explain
+
     left_out = [found for place in unseen or [] for found in find_runs(place)]
-    found = explain(RunDirectory.open(run), left_out, _say)
+    with redirect_stdout(sys.stderr):
+        found = explain(RunDirectory.open(run), left_out, _say)
     print_json(found.plain()) if json else print(found.text())
 
 

@@ -11,14 +11,14 @@ from protolith.deploy.commands import LINK, flwr, tls_problem
 from protolith.deploy.note import RunNote
 from protolith.deploy.plan import Deployment
 from protolith.engines.flower.wire import SiteFacts, hollow_task
-from protolith.errors import RunFailed, UserError
+from protolith.errors import Interrupted, RunFailed, UserError
 from protolith.federation.coordinator import which_models
 from protolith.federation.local_update import Workplace
 from protolith.runs import runner
 from protolith.runs.accounting import refuse_unaccountable
 from protolith.runs.config import RunConfig, complete_for
 from protolith.runs.directory import Metrics, RunDirectory
-from protolith.runs.runner import Interrupted, Observer
+from protolith.runs.runner import Observer
 
 START_SECONDS = 180.0  # until the server's half of a submission runs
 POLL = 0.5

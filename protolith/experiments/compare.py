@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from protolith.experiments.sweep import PLACE
-from protolith.methods.registry import all_methods
+from protolith.methods.registry import get_method, method_names
 from protolith.runs.config import RunConfig
 from protolith.runs.directory import RunDirectory
 
@@ -59,9 +59,9 @@ def _variants(members: Sequence[Member]) -> Group:
 
 def _title_and_defaults(config: RunConfig) -> tuple[str, dict[str, Any]]:
     """A method's title, and its own options as they are when nobody asks for anything else."""
-    method = all_methods().get(config.method)
-    if method is None:  # a plug-in that is not at hand
+    if config.method not in method_names():  # a plug-in that is not at hand
         return config.method, {}
+    method = get_method(config.method)
     return method.title, method.params(**method.params.by_task.get(config.task, {})).model_dump(mode="json")
 
 

@@ -16,7 +16,7 @@ import traceback
 from pathlib import Path
 
 from protolith.data.tasks import load_task
-from protolith.errors import DiskRefused, RunFailed, UserError
+from protolith.errors import DiskRefused, Interrupted, RunFailed, UserError
 from protolith.experiments.sweep import DISK, PLACE, STOPPED, write_failure
 from protolith.federation.local_update import Workplace
 from protolith.files import refusal, write_text
@@ -24,7 +24,7 @@ from protolith.methods.registry import load_plugin
 from protolith.runs import runner
 from protolith.runs.config import RunConfig, complete_for, to_toml, validated
 from protolith.runs.directory import Metrics, RunDirectory
-from protolith.runs.runner import Interrupted, Observer
+from protolith.runs.runner import Observer
 
 
 class Log(Observer):

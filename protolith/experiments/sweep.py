@@ -13,13 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from protolith.errors import UserError
+from protolith.errors import Interrupted, UserError
 from protolith.federation.local_update import choose_device
 from protolith.files import read_json, write_text
 from protolith.methods.registry import get_method
 from protolith.runs.config import RunConfig
 from protolith.runs.directory import RunDirectory
-from protolith.runs.runner import Interrupted
 
 State = Literal["new", "running", "stopped", "failed", "done"]
 

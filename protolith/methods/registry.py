@@ -2,9 +2,9 @@
 
 import importlib
 import importlib.util
-import pkgutil
 import sys
 from collections.abc import Callable
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import entry_points
@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 
-from protolith.errors import UserError, unknown
+from protolith.errors import UserError, right_name
+from protolith.methods import facts
 from protolith.methods.base import Params
+from protolith.methods.facts import ENTRY_POINTS
 from protolith.records import Record
 
 if TYPE_CHECKING:
     from protolith.methods.fedavg import Client, Server
-
-ENTRY_POINTS = "protolith.methods"
 
 
 def classify(model: nn.Module, images: Tensor, knowledge: Record) -> Tensor:
@@ -55,22 +55,12 @@ _PLUGGED: dict[str, Method] = {}  # those that only this process knows
 
 
 @cache
-def _built_in() -> dict[str, Method]:
-    package = importlib.import_module("protolith.methods")
-    found: dict[str, Method] = {}
-    for module_info in pkgutil.iter_modules(package.__path__, "protolith.methods."):
-        method = getattr(importlib.import_module(module_info.name), "METHOD", None)
-        if isinstance(method, Method):
-            found[method.name] = method
-    return found
-
-
-@cache
 def _installed() -> dict[str, Method]:
     found: dict[str, Method] = {}
     for point in entry_points(group=ENTRY_POINTS):
         try:
-            method = point.load()
+            with redirect_stdout(sys.stderr):  # a command's output is its result alone
+                method = point.load()
         except Exception as error:
             raise UserError(f"the entry point '{point.name}' of {ENTRY_POINTS} cannot be loaded: {error}.") from error
         if not isinstance(method, Method):
@@ -81,15 +71,21 @@ def _installed() -> dict[str, Method]:
 
 def all_methods() -> dict[str, Method]:
     """Every method there is, by name."""
-    return dict(sorted({**_built_in(), **_installed(), **_PLUGGED}.items()))
+    return {name: get_method(name) for name in method_names()}
+
+
+def method_names() -> list[str]:
+    """The name of every method there is; those of this folder are not imported for it."""
+    return sorted({*facts.built_in(), *_installed(), *_PLUGGED})
 
 
 def get_method(name: str) -> Method:
-    """Find a method by its name."""
-    methods = all_methods()
-    if name not in methods:
-        raise unknown("method", name, methods)
-    return methods[name]
+    """Find a method by its name, in capitals or not."""
+    name = right_name("method", name, method_names(), "protolith methods")
+    if (method := _PLUGGED.get(name) or _installed().get(name)) is not None:
+        return method
+    found: Method = importlib.import_module(facts.built_in()[name].module).METHOD
+    return found
 
 
 def register_method(method: Method) -> Method:
@@ -113,9 +109,11 @@ def load_plugin(plugin: str) -> None:
                 raise ImportError(f"cannot import {plugin}")
             module = importlib.util.module_from_spec(spec)
             sys.modules[name] = module
-            spec.loader.exec_module(module)
+            with redirect_stdout(sys.stderr):  # a command's output is its result alone
+                spec.loader.exec_module(module)
         else:
-            module = importlib.import_module(plugin)
+            with redirect_stdout(sys.stderr):
+                module = importlib.import_module(plugin)
     except (ImportError, OSError, SyntaxError) as error:
         raise UserError(f"the plug-in '{plugin}' cannot be loaded: {error}.") from error
     method = getattr(module, "METHOD", None)

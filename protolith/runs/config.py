@@ -69,7 +69,7 @@ def resolve(layers: Iterable[Mapping[str, Any]]) -> RunConfig:
     for default in defaults_for(task, protocol):
         tree = merge(tree, default)
     tree = merge(tree, {"params": method.params.by_task.get(task, {})})
-    tree = merge(tree, given)
+    tree = merge(tree, {**given, "method": method.name})
     if (model := tree.get("model", {}).get("name", "resnet10")) not in model_names():
         raise unknown("model", str(model), model_names())
     params = validated(method.params, tree.get("params", {}), "params.")

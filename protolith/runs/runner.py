@@ -12,7 +12,7 @@ from protolith.data.tasks import load_task
 from protolith.engines.flower.engine import FlowerEngine
 from protolith.engines.in_process import InProcessEngine
 from protolith.engines.local import LocalEngine
-from protolith.errors import DiskRefused, RunFailed, UserError
+from protolith.errors import DiskRefused, Interrupted, RunFailed, UserError
 from protolith.federation.coordinator import LAST, Coordinator, which_models
 from protolith.federation.engine import Engine
 from protolith.federation.local_update import Workplace, one_thread
@@ -52,13 +52,6 @@ class Observer:
 
     def close(self) -> None:
         """Hear that nothing more comes."""
-
-
-class Interrupted(Exception):
-    """The user stopped the run; it can be resumed."""
-
-    def __init__(self, path: Path, round_: int) -> None:
-        super().__init__(f"stopped before round {round_ + 1}; go on with: protolith resume {path}")
 
 
 def start(config: RunConfig, out: Path, observer: Observer) -> RunDirectory:

@@ -1,0 +1,66 @@
+"""The options that several commands share."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Method = Annotated[str | None, typer.Option(help="The algorithm (see `protolith methods`). [default: fedavg]")]
+Task = Annotated[
+    str | None,
+    typer.Option(
+        help="mini, digits, digit5, office10, pacs, a folder of site/class/image, or a manifest. [default: mini]"
+    ),
+]
+Protocol = Annotated[
+    str | None,
+    typer.Option(
+        help="shift, equal, unseen, sites, local: who holds what, what is tested. [default: shift; a folder: sites]"
+    ),
+]
+Data = Annotated[str | None, typer.Option(help="Directory that holds the task's data.")]
+Rounds = Annotated[int | None, typer.Option(help="Communication rounds.")]
+Seed = Annotated[int | None, typer.Option(help="All random numbers follow from it. [default: 0]")]
+Workers = Annotated[
+    int | None, typer.Option(help="Worker processes; 0 runs everything in one process. [default: one a core]")
+]
+Engine = Annotated[
+    str | None,
+    typer.Option(
+        help="Where clients' work is executed: local, ray (a cluster) or flower (real sites). [default: local]"
+    ),
+]
+DeploymentOption = Annotated[
+    Path | None, typer.Option("--deployment", help="A deployment's directory (`protolith deploy`), for engine flower.")
+]
+Address = Annotated[
+    str | None, typer.Option(help="A Ray cluster (auto: the one of this machine), for engine ray. [default: a new one]")
+]
+Device = Annotated[str | None, typer.Option(help="auto, cpu, cuda or mps. [default: auto]")]
+Out = Annotated[Path | None, typer.Option(help="Directory for everything the run produces. [default: runs/<name>]")]
+Config = Annotated[str | None, typer.Option(help="A TOML file with settings, or a preset (see `protolith presets`).")]
+Plugin = Annotated[
+    list[str] | None, typer.Option(help="A module or .py file with a method or model of your own; may be repeated.")
+]
+Init = Annotated[Path | None, typer.Option("--init", metavar="FILE", help="Weights to start from, as safetensors.")]
+WithBaselines = Annotated[
+    bool,
+    typer.Option("--with-baselines", help="Also train every site alone, FedAvg, and all data pooled; say what paid."),
+]
+SkipBad = Annotated[
+    bool, typer.Option("--skip-bad", help="Leave out images of your own that cannot be read (else: an error).")
+]
+Set = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Any other setting, such as lr=0.1; may be repeated."),
+]
+AttackKind = Annotated[
+    str | None, typer.Option("--attack", metavar="KIND", help="Simulate an attack (docs/robust.md), such as sign-flip.")
+]
+Attackers = Annotated[float | None, typer.Option(help="Share of the clients that attack. [default: 0.2]")]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+NoDiagnostics = Annotated[
+    bool, typer.Option("--no-diagnostics", help="Do not save predictions, features and prototypes for the report.")
+]
+Track = Annotated[str | None, typer.Option(metavar="tensorboard", help="Also write every round for TensorBoard.")]
+Report = Annotated[bool, typer.Option("--report", help="Write report.html too, which takes a few seconds.")]

@@ -1,0 +1,71 @@
+"""What was asked for on the command line, as layers of settings."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from protolith.data.tasks import TASKS
+from protolith.errors import UserError, unknown
+from protolith.experiments.presets import preset_names, read_preset
+from protolith.runs.config import RunConfig, merge, parse_set, read_toml, resolve
+from protolith.runs.defaults import Tree
+
+
+def flags_of(protocol: str | None = None, **others: Any) -> Tree:
+    """The options that were given, as a layer of settings."""
+    flags = {name: value for name, value in others.items() if value is not None}
+    if "task" in flags and flags["task"] not in TASKS and Path(flags["task"]).exists():
+        flags["task"] = str(Path(flags["task"]).resolve())
+    if "data" in flags:
+        if not Path(flags["data"]).is_dir():
+            raise UserError(f"--data {flags['data']}: the directory does not exist.")
+        flags["data"] = str(Path(flags["data"]).resolve())
+    if "plugins" in flags:
+        flags["plugins"] = [str(Path(p).resolve()) if p.endswith(".py") else p for p in flags["plugins"]]
+    return flags | ({"protocol": {"name": protocol}} if protocol is not None else {})
+
+
+def attack_of(kind: str | None, share: float | None) -> Tree | None:
+    """The options of an attack, as a layer of settings."""
+    if share is not None and kind is None:
+        raise UserError("--attackers needs --attack KIND.")
+    given = {"kind": kind, "share": share}
+    return {name: value for name, value in given.items() if value is not None} or None
+
+
+def layers(config: str | None, flags: Tree, settings: Iterable[str]) -> list[Tree]:
+    """File, then flags, then --set: the later wins."""
+    base: Tree = {}
+    if config is not None:
+        if config in preset_names():
+            base = read_preset(config)
+        elif Path(config).is_file():
+            base = read_toml(Path(config))
+        elif config.endswith(".toml"):
+            raise UserError(f"--config {config}: the file does not exist.")
+        else:
+            raise unknown("preset in --config", config, preset_names())
+    method = str(flags.get("method", base.get("method", "fedavg")))
+    return [base, flags, parse_set(settings, method, flags.get("plugins") or base.get("plugins", []))]
+
+
+def seeds_of(text: str) -> list[int]:
+    """Seeds that were given with commas."""
+    try:
+        return [int(seed) for seed in text.split(",")]
+    except ValueError:
+        raise UserError(f"--seeds {text}: whole numbers separated by commas, such as 0,1,2.") from None
+
+
+def configs_of(methods: str, seeds: str, config: str | None, flags: Tree, settings: Iterable[str]) -> list[RunConfig]:
+    """The configurations of a sweep: every method with every seed."""
+    return [
+        resolve(layers(config, merge(flags, {"method": name, "seed": seed}), settings))
+        for seed in seeds_of(seeds)
+        for name in words(methods)
+    ]
+
+
+def words(text: str) -> tuple[str, ...]:
+    """A list that was given with commas."""
+    return tuple(word.strip() for word in text.split(",") if word.strip())

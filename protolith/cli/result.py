@@ -1,0 +1,70 @@
+"""What a run or a sweep prints when it is done."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import typer
+
+from protolith.cli.progress import print_json, sparkline
+from protolith.errors import unknown
+from protolith.experiments.render import render
+from protolith.experiments.sweep import Outcome, log_file
+from protolith.experiments.table import build_tables
+from protolith.runs.directory import RunDirectory
+from protolith.runs.runner import Observer
+
+
+def show_all(outcomes: Sequence[Outcome], as_json: bool) -> None:
+    """Print what is done as one table."""
+    runs = [RunDirectory(outcome.path) for outcome in outcomes]
+    if as_json:
+        print_json([run.summary() for run in runs if run.summary()])
+    elif any(outcome.state == "done" for outcome in outcomes):
+        print(render(build_tables(runs), "text"), end="")
+
+
+def name_failed(outcomes: Sequence[Outcome]) -> None:
+    """Name the jobs that failed, and leave with the exit code that says so."""
+    failed = [outcome for outcome in outcomes if outcome.state != "done"]
+    if failed:
+        sys.stdout.flush()
+        print(f"protolith: {len(failed)} of {len(outcomes)} jobs failed:", file=sys.stderr)
+        for outcome in failed:
+            sentence = " ".join(outcome.error.split()).rstrip(".")
+            print(f"  {outcome.path.name}: {sentence} (see {log_file(outcome.path)})", file=sys.stderr)
+        raise typer.Exit(1)
+
+
+def show(directory: RunDirectory, as_json: bool, page: Path | None = None) -> None:
+    """Print a run's result."""
+    if as_json:
+        print_json(directory.summary())
+    else:
+        print(render(build_tables([directory]), "text"), end="")
+        print(f"accuracy by round  {sparkline([line['mean'] for line in directory.metrics() if line.get('mean')])}")
+        print(f"everything is in {directory.path}")
+        print(where_to_look(directory.path, page))
+
+
+def tracked(watcher: Observer, track: str | None) -> Observer:
+    """Have rounds written for TensorBoard too, where that is asked for."""
+    if track is None:
+        return watcher
+    if track != "tensorboard":
+        raise unknown("tracker in --track", track, ["tensorboard"])
+    from protolith.report.track import TensorBoard
+
+    return TensorBoard(watcher)
+
+
+def write_page(path: Path) -> Path:
+    """Write the report beside what it is about."""
+    from protolith.report.page.build import write_report  # takes a second to import
+
+    return write_report([path], path / "report.html")
+
+
+def where_to_look(path: Path, page: Path | None) -> str:
+    """The path of the report, or how to get one."""
+    return f"the report is {page}" if page else f"see it: protolith report {path}"
