@@ -1,10 +1,13 @@
 """What the runs in results/measured gave: the rows of each experiment, seed by seed."""
 
 import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+from scipy.stats import t as student
 
 from protolith.experiments.paper import Experiment, Reduction, directory_of, get_experiment, plan
 from protolith.runs.directory import RunDirectory
@@ -114,6 +117,13 @@ class Measured:
     def columns(self) -> list[str]:
         """The domains, and the mean."""
         return list(next(iter(next(iter(self.rows.values())).values())).accuracy)
+
+
+def ends(values: Sequence[float]) -> tuple[float, float]:
+    """Where the mean of more seeds would be expected, with 95 % confidence, by Student's t."""
+    half = student.ppf(0.975, len(values) - 1) * statistics.stdev(values) / len(values) ** 0.5
+    middle = statistics.fmean(values)
+    return float(middle - half), float(middle + half)
 
 
 @cache

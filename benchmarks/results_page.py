@@ -15,8 +15,8 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from measured_runs import BASE, MEASURED, ROOT, RUNS, Measured, Values, measured
-from scipy.stats import t as student
+import verdict_figure
+from measured_runs import BASE, MEASURED, ROOT, RUNS, Measured, Values, ends, measured
 
 from protolith.experiments.printed import printed_table
 
@@ -48,9 +48,8 @@ def interval(values: Sequence[float]) -> str:
     """Where the mean of more seeds would be expected, with 95 % confidence, by Student's t."""
     if len(values) < 2:
         return "–"
-    half = student.ppf(0.975, len(values) - 1) * statistics.stdev(values) / len(values) ** 0.5
-    middle = statistics.fmean(values)
-    return f"{middle - half:+.1f} to {middle + half:+.1f}"
+    low, high = ends(values)
+    return f"{low:+.1f} to {high:+.1f}"
 
 
 def grid(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
@@ -288,9 +287,10 @@ def cells() -> str:
 
 
 def draw() -> None:
-    """Convergence, and accuracy against what it costs."""
+    """The verdict, convergence, and accuracy against what it costs."""
     from protolith.report import figures, style
 
+    (FIGURES / "verdict.svg").write_text(verdict_figure.picture())
     found = measured("office10")
     panels = _panels(found)
     runs = {

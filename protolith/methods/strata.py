@@ -1,4 +1,4 @@
-"""Strata: every site trains on its own images in the other sites' styles, and every style counts alike (our own)."""
+"""Strata: every site trains on its own images in the other sites' styles, and every style counts alike."""
 
 from pydantic import Field
 
@@ -46,7 +46,7 @@ class Server(with_exchange.Balanced):
 METHOD = Method(
     name="strata",
     title="Strata",
-    paper="our own; re-colouring as in AdaIN and MixStyle, across clients as in FedDG",
+    paper="none; colours of other clients as in FedRDN and StatMix, the average by unlabelled styles is ours",
     idea="train on the own images in the other sites' colours, and let every style count alike",
     objective="CE(x'); x' = (x − μ) / σ · σ' + μ' by channel with (μ', σ') = (1 − λ)(μ, σ) + λ s, λ ~ U(0, 1), "
     "s drawn from the style of another pseudo-domain",

@@ -24,6 +24,8 @@ def test_the_pages_and_the_cells_are_made_of_the_committed_files():
     for page in results_page.PAGES:
         assert "<!-- measured: " in page.read_text()
         assert results_page.refreshed(page.read_text()) == page.read_text()
+    picture = ROOT / "docs" / "images" / "verdict.svg"
+    assert results_page.verdict_figure.picture() == picture.read_text()
     assert results_page.cells() == (results_page.MEASURED / "cells.csv").read_text()
 
 
@@ -101,3 +103,24 @@ def test_an_interval_is_students():
     # three values, mean 2, deviation 1: 4.3027 × 1 / √3 = 2.484
     assert results_page.interval([1.0, 2.0, 3.0]) == "-0.5 to +4.5"
     assert results_page.interval([1.0]) == "–"
+
+
+def test_a_dot_of_the_picture_lies_at_the_gain_of_the_cells():
+    picture = (ROOT / "docs" / "images" / "verdict.svg").read_text()
+    ticks = {int(points): float(x) for x, points in re.findall(r'<text x="([\d.]+)" [^>]*mid.>([-+]\d+)<', picture)}
+    unit = (ticks[30] - ticks[-20]) / 50
+    cells = list(csv.DictReader((results_page.MEASURED / "cells.csv").read_text().splitlines()))
+
+    def mean(name, row):
+        found = [float(c["value"]) for c in cells if (c["experiment"], c["row"]) == (name, row) and c["seed"] in "012"]
+        return statistics.fmean(found)
+
+    panels = re.split(r"class=.title.", picture)[1:]
+    for name, panel in zip(("office10", "digits", "pacs"), panels, strict=True):
+        dots = re.findall(
+            r'>([A-Z][^<>%]*)</text>(?:\n<(?:path|circle)[^>]*>)*?\n<circle class="\w+" cx="([\d.]+)"', panel
+        )
+        assert len(dots) == 6
+        for row, x in dots:
+            gain = mean(name, row) - mean(name, "FedAvg")
+            assert (float(x) - ticks[-20]) / unit - 20 == pytest.approx(gain, abs=0.05), (name, row)
