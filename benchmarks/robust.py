@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from protolith.cli.progress import sweep_observer
+from protolith.cli.sweep_progress import sweep_observer
 from protolith.experiments.sweep import Outcome, run_sweep
 from protolith.methods.registry import get_method
 from protolith.runs.config import RunConfig, resolve

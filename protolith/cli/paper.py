@@ -40,9 +40,10 @@ def paper(
     dry: Annotated[bool, typer.Option("--dry-run", help="Only say what would be run.")] = False,
 ) -> None:
     """Run a table or figure of the papers, and print our numbers beside the paper's."""
-    from protolith.cli.progress import print_json, sweep_observer
+    from protolith.cli.progress import print_json
     from protolith.cli.request import flags_of, seeds_of, words
     from protolith.cli.result import name_failed
+    from protolith.cli.sweep_progress import sweep_observer
     from protolith.experiments.paper import Reduction, get_experiment, plan, tables
     from protolith.experiments.render import render
     from protolith.experiments.sweep import run_sweep

@@ -9,7 +9,6 @@ from itertools import pairwise
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from protolith.experiments.sweep import Job, Standing, SweepObserver
 from protolith.runs.config import RunConfig
 from protolith.runs.directory import Metrics, RunDirectory
 from protolith.runs.runner import Observer
@@ -96,99 +95,6 @@ def describe(metrics: Metrics) -> str:
     return " ".join(parts)
 
 
-class SweepLines(SweepObserver):
-    """Plain lines on standard error: one when a job starts, one when it ends."""
-
-    def say(self, text: str) -> None:
-        """Print a sentence."""
-        print(text, file=sys.stderr, flush=True)
-
-    def began(self, standing: Standing, at_once: int) -> None:
-        """Print what there is to do."""
-        self.say(f"{standing.total} job(s), {standing.done} done already, {at_once} at a time")
-
-    def started(self, job: Job, standing: Standing) -> None:
-        """Print that a job begins."""
-        how = f"goes on after round {job.rounds}" if job.rounds else "started"
-        self.say(f"{job.name} {how}, {job.config.rounds} rounds in all")
-
-    def ended(self, job: Job, standing: Standing) -> None:
-        """Print what became of a job, and how far the sweep is."""
-        if job.state == "done":
-            accuracy = f"{job.accuracy:.2f}" if job.accuracy is not None else "unknown"
-            what = f"done, mean accuracy {accuracy}, {job.seconds:.0f} s"
-        else:
-            what = f"{job.state}: {job.error}"
-        self.say(f"{job.name} {what}; {overall(standing)}")
-
-
-class SweepLive(SweepLines):
-    """A line for each running job and a bar for all, for a terminal."""
-
-    def __init__(self) -> None:
-        columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[text]}"))
-        self.bars = Progress(*columns, console=Console(stderr=True))
-        self.all: TaskID | None = None
-        self.lines: dict[str, TaskID] = {}
-
-    def say(self, text: str) -> None:
-        """Print a sentence above the bars."""
-        self.bars.console.print(text, markup=False, highlight=False)
-
-    def began(self, standing: Standing, at_once: int) -> None:
-        """Show the bar for all jobs."""
-        super().began(standing, at_once)
-        self.all = self.bars.add_task("all jobs", total=standing.total, text="")
-        self.moved(standing)
-        self.bars.start()
-
-    def started(self, job: Job, standing: Standing) -> None:
-        """Show the job's line."""
-        self.moved(standing)
-
-    def ended(self, job: Job, standing: Standing) -> None:
-        """Turn a job's line into a sentence."""
-        super().ended(job, standing)
-        self.moved(standing)
-
-    def moved(self, standing: Standing) -> None:
-        """Move all bars."""
-        for name in self.lines.keys() - {job.name for job in standing.running}:
-            self.bars.remove_task(self.lines.pop(name))
-        for job in standing.running:
-            if job.name not in self.lines:
-                self.lines[job.name] = self.bars.add_task(job.name, total=job.config.rounds, text="")
-            accuracy = f", accuracy {job.accuracy:.2f}" if job.accuracy is not None else ""
-            text = f"round {job.rounds}/{job.config.rounds}{accuracy}"
-            self.bars.update(self.lines[job.name], completed=job.rounds, text=text)
-        if self.all is not None:
-            self.bars.update(self.all, completed=standing.total - standing.left, text=overall(standing))
-
-    def close(self) -> None:
-        """Leave the terminal as it was."""
-        self.bars.stop()
-
-
-def overall(standing: Standing) -> str:
-    """How far a sweep is, in one line."""
-    parts = [f"{standing.done} of {standing.total} done"]
-    if standing.failed:
-        parts.append(f"{standing.failed} failed")
-    if standing.left:
-        parts.append(f"{standing.left} to do")
-    if standing.left and standing.seconds_left is not None:
-        parts.append(f"about {span(standing.seconds_left)} left")
-    return ", ".join(parts)
-
-
-def span(seconds: float) -> str:
-    """A time that nobody needs to the second."""
-    for unit, length in (("h", 3600), ("min", 60)):
-        if seconds >= 2 * length:
-            return f"{seconds / length:.0f} {unit}"
-    return f"{seconds:.0f} s"
-
-
 def sparkline(values: Sequence[float], width: int = 60) -> str:
     """Numbers as a line of bars, the first and the last in words; many are averaged into `width` bars."""
     if not values:
@@ -203,11 +109,6 @@ def sparkline(values: Sequence[float], width: int = 60) -> str:
 def observer() -> Lines:
     """The observer that fits where the output goes."""
     return Live() if sys.stderr.isatty() else Lines()
-
-
-def sweep_observer() -> SweepLines:
-    """The same for a sweep."""
-    return SweepLive() if sys.stderr.isatty() else SweepLines()
 
 
 def print_json(value: object) -> None:

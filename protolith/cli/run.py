@@ -151,7 +151,7 @@ def sweep(
 ) -> None:
     """Train with several methods and seeds, and print one table."""
     from protolith.cli import request, result
-    from protolith.cli.progress import sweep_observer
+    from protolith.cli.sweep_progress import sweep_observer
     from protolith.experiments.sweep import run_sweep
 
     flags = request.flags_of(

@@ -156,6 +156,11 @@ class Job:
         """The rounds that were run since the sweep began."""
         return self.rounds - self._first
 
+    @property
+    def seconds_left(self) -> float | None:
+        """How long it will take, judged by the rounds so far; unknown until one was run."""
+        return self.seconds / self.rounds_here * (self.config.rounds - self.rounds) if self.rounds_here > 0 else None
+
     def look(self) -> None:
         """Count the rounds that are done; the file is read only when it has changed."""
         if self.state == "done" and (summary := RunDirectory(self.path).summary()):
@@ -248,11 +253,15 @@ class Job:
 class Standing:
     """How far a sweep is."""
 
-    total: int
+    jobs: Sequence[Job]
     done: int
     failed: int
-    running: Sequence[Job]
     seconds_left: float | None  # unknown until rounds were run
+
+    @property
+    def total(self) -> int:
+        """All jobs."""
+        return len(self.jobs)
 
     @property
     def left(self) -> int:
@@ -413,7 +422,7 @@ class _Sweep:
         here = sum(job.rounds_here for job in self.jobs)
         left = sum(job.config.rounds - job.rounds for job in open_)
         seconds = (time.monotonic() - self.began) / here * left if here else None
-        return Standing(len(self.jobs), done, len(self.jobs) - len(open_) - done, list(self.running), seconds)
+        return Standing(list(self.jobs), done, len(self.jobs) - len(open_) - done, seconds)
 
     def stop(self) -> None:
         """Have the running jobs write a checkpoint; a second Ctrl-C does not wait for it."""

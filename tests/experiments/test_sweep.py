@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from protolith.cli.main import main
-from protolith.cli.progress import SweepLines, SweepLive, overall, span
+from protolith.cli.sweep_progress import STILL, SweepLines, SweepLive, fitting, labels, overall
 from protolith.errors import UserError
 from protolith.experiments import sweep
 from protolith.experiments.render import render
@@ -24,6 +24,7 @@ from protolith.runs import runner
 from protolith.runs.config import resolve
 from protolith.runs.directory import RunDirectory
 from protolith.runs.runner import Observer
+from protolith.use.text import span
 
 needs_proc = pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="looks for processes in /proc")
 
@@ -420,17 +421,53 @@ def test_what_is_said_about_a_sweep(small, tmp_path, capsys):
     job.state = "done"
     job.look()
     assert (job.rounds, job.accuracy, job.rounds_here) == (2, 43.21, 1)
-    standing = Standing(total=5, done=2, failed=1, running=[job], seconds_left=240.0)
+    others = [Job(resolve([{**small, "method": name}]), tmp_path / name) for name in ("fpl", "moon", "solo", "copa")]
+    standing = Standing([job, *others], done=2, failed=1, seconds_left=240.0)
     assert overall(standing) == "2 of 5 done, 1 failed, 2 to do, about 4 min left"
     assert [span(5), span(119), span(7100), span(7200)] == ["5 s", "119 s", "118 min", "2 h"]
     for observer in (SweepLines(), SweepLive()):
         observer.began(standing, 2)
         observer.started(job, standing)
         observer.moved(standing)
-        observer.ended(job, Standing(5, 3, 1, [], None))
+        observer.ended(job, Standing([job, *others], 3, 1, None))
         observer.close()
         said = capsys.readouterr().err
-        assert "fedavg-seed0-0 done, mean accuracy 43.21" in said and "3 of 5 done, 1 failed, 1 to do" in said
+        assert "3 of 5 done, 1 failed, 1 to do" in said
+        if isinstance(observer, SweepLive):  # one row for each method, in the order of the sweep
+            rows = [line.split()[0] for line in said.splitlines() if "/2" in line][-5:]
+            assert rows == ["FedAvg", "FPL", "MOON", "SOLO", "COPA"]
+            assert [line.split()[1:4] for line in said.splitlines() if "FedAvg" in line][-1] == ["2/2", "43.2", "done"]
+        else:
+            assert "FedAvg done, mean accuracy 43.21" in said
+
+
+def test_jobs_are_called_by_what_tells_them_apart(small, tmp_path):
+    def job(name, **settings):
+        return Job(resolve([{**small, **settings}]), tmp_path / name)
+
+    assert labels([job("a"), job("b", method="fpl")]) == {"a": "FedAvg", "b": "FPL"}
+    assert labels([job("a"), job("b", seed=1)]) == {"a": "FedAvg seed 0", "b": "FedAvg seed 1"}
+    alike = [job("a"), job("b", training={"lr": 0.5}), job("c", method="fpl")]
+    assert labels(alike) == {"a": "a", "b": "b", "c": "FPL"}
+
+
+def test_a_long_sweep_shows_the_jobs_at_work(small, tmp_path):
+    jobs = [Job(resolve([{**small, "seed": seed}]), tmp_path / str(seed)) for seed in range(40)]
+    jobs[37].state = "running"
+    shown = [int(job.name) for job in fitting(jobs)]
+    assert len(shown) == STILL and 37 in shown and shown == sorted(shown)
+
+
+def test_the_time_left_of_a_job_follows_its_rounds_here(small, tmp_path):
+    path = tmp_path / "job"
+    path.mkdir()
+    (path / "metrics.jsonl").write_text('{"mean": 40.0}\n' * 2)
+    job = Job(resolve([{**small, "rounds": 10}]), path)
+    assert job.seconds_left is None  # two rounds, but none of them here
+    job._began = time.monotonic() - 8.0
+    (path / "metrics.jsonl").write_text('{"mean": 40.0}\n' * 4)
+    job.look()
+    assert 23 < job.seconds_left < 26  # six rounds at four seconds
 
 
 def test_a_new_option_at_its_default_renames_no_job(small):
