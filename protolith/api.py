@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from protolith.errors import UserError
+from protolith.experiments.presets import read_settings
 from protolith.experiments.render import render
 from protolith.experiments.table import build_tables
 from protolith.runs import runner
@@ -95,23 +96,26 @@ class Run:
 
 
 def fit(
-    method: str = "fedavg",
-    task: str = "mini",
+    method: str = "",
+    task: str = "",
     *,
+    config: str = "",
     out: str | Path | None = None,
     protocol: str | dict[str, Any] = "",
     observer: Observer | None = None,
     **settings: Any,
 ) -> Run:
-    """Train with one method.
+    """Train with one method: FedAvg on `mini` if nothing else is said.
 
+    `config` is a file of settings or a preset, such as "demo"; what is given here wins over it.
     `settings` are those of a configuration file: rounds=10, seed=0, workers=2, data="DIR",
     model={"width": 16}, training={"lr": 0.1}, params={"tau": 0.02}, plugins=["my_method.py"] and so on.
     """
     place = {"name": protocol} if protocol and isinstance(protocol, str) else protocol or {}
-    config = resolve([{"method": method, "task": task, "protocol": place, **settings}])
-    path = Path(out) if out is not None else runner.free_directory(config, Path("runs"))
-    return Run(runner.start(config, path, observer or Observer()))
+    named = {key: value for key, value in {"method": method, "task": task, "protocol": place}.items() if value}
+    resolved = resolve([*([read_settings(config)] if config else []), {**named, **settings}])
+    path = Path(out) if out is not None else runner.free_directory(resolved, Path("runs"))
+    return Run(runner.start(resolved, path, observer or Observer()))
 
 
 def resume(path: str | Path, observer: Observer | None = None) -> Run:

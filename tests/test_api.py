@@ -59,3 +59,12 @@ def test_there_is_nothing_else():
     with pytest.raises(AttributeError, match="no attribute 'fitt'"):
         _ = pl.fitt
     assert all(getattr(pl, name) for name in pl.__all__)
+
+
+def test_a_preset_gives_what_is_not_typed(tmp_path, tiny):
+    run = pl.fit(config="demo", out=tmp_path / "run", **{**tiny, "rounds": 1})
+    training = run.config.training
+    assert (run.config.size, training.lr, training.schedule) == (20, 0.1, "cosine")  # the preset's
+    assert (run.config.rounds, training.epochs, training.batch) == (1, 1, 16)  # what was typed
+    with pytest.raises(pl.UserError, match="demo"):
+        pl.fit(config="demoo", out=tmp_path / "other")

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from protolith.data.tasks import TASKS
-from protolith.errors import UserError, unknown
-from protolith.experiments.presets import preset_names, read_preset
-from protolith.runs.config import RunConfig, merge, parse_set, read_toml, resolve
+from protolith.errors import UserError
+from protolith.experiments.presets import read_settings
+from protolith.runs.config import RunConfig, merge, parse_set, resolve
 from protolith.runs.defaults import Tree
 
 
@@ -35,16 +35,7 @@ def attack_of(kind: str | None, share: float | None) -> Tree | None:
 
 def layers(config: str | None, flags: Tree, settings: Iterable[str]) -> list[Tree]:
     """File, then flags, then --set: the later wins."""
-    base: Tree = {}
-    if config is not None:
-        if config in preset_names():
-            base = read_preset(config)
-        elif Path(config).is_file():
-            base = read_toml(Path(config))
-        elif config.endswith(".toml"):
-            raise UserError(f"--config {config}: the file does not exist.")
-        else:
-            raise unknown("preset in --config", config, preset_names())
+    base: Tree = {} if config is None else read_settings(config)
     method = str(flags.get("method", base.get("method", "fedavg")))
     return [base, flags, parse_set(settings, method, flags.get("plugins") or base.get("plugins", []))]
 

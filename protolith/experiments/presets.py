@@ -2,7 +2,9 @@
 
 import tomllib
 from importlib.resources import files
+from pathlib import Path
 
+from protolith.errors import UserError, unknown
 from protolith.runs.defaults import Tree
 
 
@@ -21,6 +23,19 @@ def preset_names() -> list[str]:
 def read_preset(name: str) -> Tree:
     """The settings of a preset."""
     return tomllib.loads(_folder()[name])
+
+
+def read_settings(config: str) -> Tree:
+    """The settings of a preset, or of a TOML file."""
+    from protolith.runs.config import read_toml  # imports torch, and names of presets are wanted without
+
+    if config in preset_names():
+        return read_preset(config)
+    if Path(config).is_file():
+        return read_toml(Path(config))
+    if config.endswith(".toml"):
+        raise UserError(f"--config {config}: the file does not exist.")
+    raise unknown("preset in --config", config, preset_names())
 
 
 def describe_preset(name: str) -> str:
