@@ -39,7 +39,8 @@ Terms.add = noticed
 def environment() -> dict[str, str]:
     """This one, with this package first."""
     here = str(Path(__file__).parents[1])
-    return {**os.environ, **QUIET, "PYTHONPATH": os.pathsep.join([here, os.environ.get("PYTHONPATH", "")])}
+    others = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return {**others, **QUIET, "PYTHONPATH": os.pathsep.join([here, os.environ.get("PYTHONPATH", "")])}
 
 
 def command(*arguments: str) -> tuple[float, float]:

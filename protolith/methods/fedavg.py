@@ -15,6 +15,7 @@ from protolith.methods.base import Batch, Context, Output, Roster, Spec, Terms, 
 from protolith.methods.base import Params as Params
 from protolith.methods.registry import Method
 from protolith.methods.robust import Kind, Robust
+from protolith.methods.sgd import SGD
 from protolith.records import Broadcast, Record, Upload, clone, under_prefix, with_prefix
 
 
@@ -85,7 +86,7 @@ class Client:
     def optimizer(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
         """Build the local optimiser."""
         t = self.training
-        return torch.optim.SGD(parameters, lr=self.rate, momentum=t.momentum, weight_decay=t.weight_decay, fused=True)
+        return SGD(parameters, lr=self.rate, momentum=t.momentum, weight_decay=t.weight_decay, fused=True)
 
     def forward(self, batch: Batch) -> Output:
         """Pass a batch through the network."""

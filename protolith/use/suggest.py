@@ -11,6 +11,7 @@ from torch import nn
 
 from protolith.data.augment import to_input
 from protolith.federation.local_update import choose_device, one_thread
+from protolith.methods.sgd import SGD
 from protolith.models import build_model
 
 SIZES = (32, 48, 64, 96, 128, 160, 224)
@@ -91,7 +92,7 @@ def seconds_per_image(size: int, width: int, batch: int, classes: int) -> tuple[
     model = model.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     images = torch.randint(0, 256, (batch, size, size, 3), dtype=torch.uint8)
     labels = torch.zeros(batch, dtype=torch.int64, device=device)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, fused=True)
+    optimizer = SGD(model.parameters(), lr=0.01, momentum=0.9, fused=True)
 
     def train() -> None:
         optimizer.zero_grad()

@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from protolith import __version__
+from protolith.data.tasks import load_task
 from protolith.methods import facts
 from protolith.methods.registry import all_methods
 
@@ -28,7 +29,7 @@ def imported_by(*arguments):
         [sys.executable, "-c", PROGRAM, json.dumps(arguments)], capture_output=True, text=True, timeout=120
     )
     assert done.returncode == 0, done.stderr
-    return done.stdout, set(json.loads(done.stderr))
+    return done.stdout, set(json.loads(done.stderr.splitlines()[-1]))
 
 
 @pytest.mark.parametrize(
@@ -46,6 +47,14 @@ def imported_by(*arguments):
 def test_what_computes_nothing_imports_nothing_heavy(arguments):
     out, imported = imported_by(*arguments)
     assert out.strip() and imported & set(HEAVY) == set()
+
+
+def test_a_run_imports_no_compiler_and_nothing_that_only_reports_need(tmp_path):
+    load_task("mini")  # drawn once, then read from the cache
+    small = ["--set", "width=4", "--set", "epochs=1", "--set", "samples=16", "--rounds", "1", "--no-diagnostics"]
+    out, imported = imported_by("run", "--workers", "0", *small, "--out", str(tmp_path / "r"))
+    assert "accuracy by round" in out
+    assert imported & {"sympy", "scipy", "sklearn", "matplotlib", "plotly", "pyarrow", "h5py", "ray", "flwr"} == set()
 
 
 def test_the_check_sees_a_heavy_import():

@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 
 import protolith as pl
 from protolith.data.domain import Split
@@ -12,6 +13,7 @@ from protolith.data.protocols import Protocol, allocate, data_of
 from protolith.data.tasks import load_task
 from protolith.methods.base import Context, Training
 from protolith.methods.fedavg import class_weights
+from protolith.methods.sgd import SGD
 
 
 def test_the_rate_of_each_round():
@@ -71,3 +73,20 @@ def test_a_pool_trains_on_workers_too(tiny, tmp_path):
     two = pl.fit(out=tmp_path / "two", **{**settings, "workers": 1})
     assert one.metrics[0]["clients"] == 1 and set(one.summary["accuracy"]) == {"pen", "photo", "print", "street"}
     assert (one.path / "model.safetensors").read_bytes() == (two.path / "model.safetensors").read_bytes()
+
+
+def trained_by(kind, steps=5):
+    g = torch.Generator().manual_seed(1)
+    parameters = [nn.Parameter(torch.randn(5, 3, generator=g)), nn.Parameter(torch.randn(4, generator=g))]
+    optimizer = kind(parameters, lr=0.1, momentum=0.9, weight_decay=0.01, fused=True)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        torch.stack([(p * torch.randn(p.shape, generator=g)).sin().sum() for p in parameters]).sum().backward()
+        optimizer.step()
+    return parameters
+
+
+def test_sgd_is_torchs_to_the_last_bit():
+    ours, torchs = trained_by(SGD), trained_by(torch.optim.SGD)
+    assert all(torch.equal(a, b) for a, b in zip(ours, torchs, strict=True))
+    assert not torch.equal(ours[0], trained_by(SGD, steps=4)[0])
