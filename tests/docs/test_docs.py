@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 import protolith as pl
 
@@ -42,7 +43,28 @@ def test_the_method_of_the_page_trains(tmp_path, tiny):
     assert "pull" not in run.metrics[0]["loss"] and run.metrics[1]["loss"]["pull"] > 0
 
 
-def test_every_page_is_in_the_site():
-    nav = (DOCS.parent / "mkdocs.yml").read_text()
-    for page in DOCS.rglob("*.md"):
-        assert f": {page.relative_to(DOCS).as_posix()}\n" in nav
+def navigation(part):
+    """The pages below a part of the navigation."""
+    if isinstance(part, str):
+        return [part]
+    inner = part.values() if isinstance(part, dict) else part
+    return [page for one in inner for page in navigation(one)]
+
+
+def test_the_site_has_every_page_once_in_at_most_five_groups():
+    nav = (DOCS.parent / "mkdocs.yml").read_text().split("\nnav:\n")[1]
+    groups = yaml.safe_load(nav)
+    pages = navigation(groups)
+    assert len(groups) <= 5 and len(pages) == len(set(pages))
+    own = {page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md")}
+    assert own == {page for page in pages if not page.startswith("results/")}
+    assert all((DOCS.parent / page).exists() for page in pages if page.startswith("results/"))
+
+
+def test_the_site_asks_no_other_host_for_anything():
+    """Pages load styles, scripts, fonts and pictures from their own folder."""
+    settings = (DOCS.parent / "mkdocs.yml").read_text()
+    assert "font: false" in settings and "offline" not in settings  # that plug-in loads a script from elsewhere
+    for file in [*DOCS.rglob("*.md"), *DOCS.rglob("*.css")]:
+        text = re.sub(r"^```.*?^```", "", file.read_text(), flags=re.S | re.M)
+        assert not re.search(r"!\[[^\]]*\]\(https?:|src=.https?:|url\(.?https?:|@import", text), file
