@@ -71,7 +71,7 @@ class Live(Lines):
         """Move the bar."""
         if self.line is not None:
             done = metrics["round"] + 1
-            text = f"accuracy {metrics['mean']:.2f}" if "mean" in metrics else ""
+            text = f"accuracy {metrics['mean']:.2f}{untested(metrics)}" if "mean" in metrics else ""
             self.bar.update(self.line, completed=done, description=f"round {done}/{self.rounds}", text=text)
 
     def finished(self, summary: Metrics) -> None:
@@ -87,12 +87,18 @@ def describe(metrics: Metrics) -> str:
     """A round in one line."""
     parts = []
     if "mean" in metrics:
-        parts.append(f"accuracy {metrics['mean']:.2f}")
+        parts.append(f"accuracy {metrics['mean']:.2f}{untested(metrics)}")
         parts.append("(" + " ".join(f"{name} {value:.1f}" for name, value in metrics["accuracy"].items()) + ")")
     parts.append("loss " + " ".join(f"{name} {value:.3f}" for name, value in metrics["loss"].items()))
     if metrics["rejected"]:
         parts.append(f"{len(metrics['rejected'])} rejected")
     return " ".join(parts)
+
+
+def untested(metrics: Metrics) -> str:
+    """Which sites a round's mean is without."""
+    away = [one["site"] for one in metrics.get("missing", []) if one["phase"] == "test"]
+    return f" without {', '.join(away)}" if away else ""
 
 
 def sparkline(values: Sequence[float], width: int = 60) -> str:

@@ -92,6 +92,7 @@ _LATEX = {
     "^": r"\textasciicircum{}",
     "±": r"$\pm$",
     "†": r"$\dagger$",
+    "‡": r"$\ddagger$",
     "·": r"$\cdot$",
     "×": r"$\times$",
     "→": r"$\rightarrow$",

@@ -9,6 +9,7 @@ from typing import Any
 from protolith.errors import UserError, unknown
 from protolith.evaluation.accuracy import reached, spread, worst
 from protolith.experiments.compare import group_runs
+from protolith.runs import attendance
 from protolith.runs.config import RunConfig
 from protolith.runs.directory import RunDirectory
 
@@ -111,9 +112,11 @@ def build_tables(runs: Sequence[RunDirectory], kind: str = "accuracy", target: f
 
 def _row(label: str, finished: list[tuple[RunDirectory, Summary]], kind: str, target: float | None) -> Row:
     mark = "" if finished[0][1]["accuracy_of"] == "the global model" else " †"
-    row = Row(label + mark)
+    row = Row(label + mark + " ‡" * any(summary.get("absent") for _, summary in finished))
     for run, summary in finished:
         row.add(values_of(run, summary, kind, target))
+        for site in summary.get("absent", ()) if kind == "accuracy" else ():
+            row.values.setdefault(site, [])  # its column stays, with no number in it
     for column in ("rounds to target", "MB to target"):  # a mean over the seeds that got there would flatter
         if len(row.values.get(column, [])) < len(finished):
             row.values.pop(column, None)
@@ -160,7 +163,7 @@ def _cost(run: RunDirectory, summary: Summary, target: float | None) -> dict[str
         "s a round": summary["seconds"] / rounds,
     }
     if target is not None:
-        round_, sent = reached(run.metrics(), target) or (None, None)
+        round_, sent = reached(attendance.with_whole_means(run.metrics()), target) or (None, None)
         values |= {"rounds to target": round_, "MB to target": None if sent is None else sent / 1e6}
     return values
 
@@ -196,6 +199,7 @@ def footer(summaries: Sequence[Summary], unfinished: int = 0) -> list[str]:
     notes = list(dict.fromkeys(note for summary in summaries for note in summary["notes"]))
     kinds = dict.fromkeys(s["accuracy_of"] for s in summaries if s["accuracy_of"] != "the global model")
     notes += [f"† of {kind}, each on its own domain" for kind in kinds]
+    notes += [f"‡ {s['method']}, seed {s['seed']}: {said}" for s in summaries for said in attendance.sentences(s)]
     if unfinished:
         notes.append(f"{unfinished} run(s) not finished and left out")
     return notes

@@ -104,6 +104,10 @@ class Coordinator:
         self.tested = which_models(setup, server)
         self.last_rounds = self._last_rounds() if models and self.tested == "trained" else {}
 
+    def tested_domains(self) -> list[str]:
+        """The domains of all test sets."""
+        return list(dict.fromkeys(test.domain for test in self.allocation.tests))
+
     def memory_file(self, client: int, round_: int) -> Path:
         """Where a client's memory of a round is kept."""
         return self.memory / f"client-{client:05d}-round-{round_:06d}.safetensors"

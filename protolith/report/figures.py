@@ -20,6 +20,7 @@ from protolith.experiments.compare import group_runs
 from protolith.report import style
 from protolith.report.features import MODEL, Embedding, Features, client_models, collect_features, embed
 from protolith.report.style import Look
+from protolith.runs.attendance import with_whole_means
 from protolith.runs.directory import Metrics, RunDirectory
 
 Runs = Mapping[str, Mapping[str, Sequence[RunDirectory]]]  # panel -> method or variant -> a run for each seed
@@ -95,10 +96,10 @@ def draw_by_domain(groups: Runs, domains: Sequence[str] | None = None) -> Figure
 
 
 def curve(runs: Iterable[RunDirectory], value: Value) -> Curve:
-    """Average a value over the runs, round by round."""
+    """Average a value over the runs, round by round; a mean over fewer sites than the run has is none."""
     found: dict[int, list[float]] = {}
     for run in runs:
-        for line in run.metrics():
+        for line in with_whole_means(run.metrics()):
             if (number := value(line)) is not None:
                 found.setdefault(line["round"] + 1, []).append(number)
     rounds = sorted(found)

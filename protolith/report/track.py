@@ -51,7 +51,9 @@ class TensorBoard(Observer):
 
 def scalars(metrics: Metrics) -> dict[str, float]:
     """The numbers of a round by their names in TensorBoard."""
-    found = {"accuracy/mean": metrics["mean"]} if "mean" in metrics else {}
+    away = any(one["phase"] == "test" for one in metrics.get("missing", []))
+    mean = f"mean of {len(metrics['accuracy'])} site(s)" if away and "mean" in metrics else "mean"
+    found = {f"accuracy/{mean}": metrics["mean"]} if "mean" in metrics else {}
     for group in ("accuracy", "loss", "seconds"):
         found |= {f"{group}/{name}": value for name, value in metrics.get(group, {}).items()}
     found |= {f"bytes/{way}": metrics[f"bytes_{way}"] for way in ("down", "up")}

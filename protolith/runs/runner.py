@@ -20,7 +20,7 @@ from protolith.methods import registry
 from protolith.methods.registry import load_plugin
 from protolith.models.registry import only_here
 from protolith.records import BadRecord, nbytes
-from protolith.runs import stopping
+from protolith.runs import attendance, stopping
 from protolith.runs.accounting import Account, refuse_unaccountable, sentences_of, summary_of
 from protolith.runs.checkpoints import Checkpoints
 from protolith.runs.config import RunConfig, complete_for, validated
@@ -294,11 +294,15 @@ def summarise(
     tested = [line for line in lines if "accuracy" in line][-LAST:]
     if not tested:
         raise RunFailed(f"{directory.path / 'metrics.jsonl'} holds no tested round: there is nothing to summarise.")
+    is_global = coordinator.tested == "global"  # clients' own models count from when they had trained
+    tested = attendance.last_shared(tested) if is_global else tested
     rule = f"mean of the last {len(tested)} rounds ({tested[0]['round'] + 1} to {tested[-1]['round'] + 1})"
     if config.patience and (best := stopping.best_round(lines)):
         tested = [best]
         rule = f"of round {best['round'] + 1} of {len(lines)}, chosen by validation images"
     accuracy = _means(tested, "accuracy")
+    if is_global:
+        accuracy = {site: accuracy[site] for site in attendance.always_there(tested)}
     summary: dict[str, Any] = {
         "method": config.method,
         "task": config.task,
@@ -319,6 +323,8 @@ def summarise(
         "versions": versions(),
         **summary_of(lines),
     }
+    if is_global and (absent := attendance.absences(lines, tested, coordinator.tested_domains())):
+        summary["absent"] = absent
     if config.robust != "mean":
         summary["robust"] = {"rule": config.robust, "share": config.robust_share}
     if attack := config.attack.said():

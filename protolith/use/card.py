@@ -1,6 +1,7 @@
 """MODEL_CARD.md: what a model was trained on, how well it does at every site, and what it is not good for."""
 
 from protolith.data.domain import MEAN, STD
+from protolith.runs.attendance import sentences
 from protolith.runs.directory import Metrics
 from protolith.use.familiarity import FALSE_ALARMS, Familiarity
 from protolith.use.trained import Trained
@@ -39,9 +40,10 @@ def _accuracy(trained: Trained, summary: Metrics) -> str:
         return "## Accuracy\n\nThe run was not finished, so that none is stated."
     rows = [f"| {site} | {value:.1f} |" for site, value in summary["accuracy"].items()]
     table = "\n".join(["| site | accuracy in per cent |", "|---|---|", *rows, f"| mean | {summary['mean']:.1f} |"])
+    absent = "".join(f"\n\n{said[:1].upper()}{said[1:]}." for said in sentences(summary))
     return (
         f"## Accuracy\n\nOf {summary['accuracy_of']} on test images, {summary['rule']}; the model in this file is "
-        f"that of the last round.\n\n{table}"
+        f"that of the last round.\n\n{table}{absent}"
     )
 
 

@@ -10,13 +10,17 @@ import torch
 from PIL import Image
 
 from protolith import records
+from protolith.cli.progress import Lines
 from protolith.data.tasks import load_task
 from protolith.engines.flower import engine as module
 from protolith.engines.flower.engine import FlowerEngine, Patience
 from protolith.engines.flower.site import Site, SiteMemory
 from protolith.engines.flower.wire import Reply, Request, SiteFacts, hollow_task
 from protolith.errors import RunFailed, UserError
+from protolith.experiments.render import cell
+from protolith.experiments.table import build_tables
 from protolith.federation.local_update import Workplace
+from protolith.report.page.build import write_report
 from protolith.runs import runner
 from protolith.runs.config import complete_for, resolve
 from protolith.runs.directory import RunDirectory
@@ -155,6 +159,33 @@ def test_a_site_that_is_away_is_left_out_and_comes_back_with_its_memory(images, 
     ]
     assert list(lines[1]["accuracy"]) == ["pen", "photo"] and list(lines[4]["accuracy"]) == SITES
     assert memories == [(0, -1), (1, 0), (2, 0), (3, 0), (4, 3)]
+
+
+def test_a_site_that_died_is_named_on_screen_in_summary_table_and_report(images, tmp_path, capsys):
+    exchange = Direct(images, tmp_path / "state")
+
+    def change(request, reply):
+        if (
+            request.site == "print" and request.about.get("job", {}).get("round") == 2
+        ):  # with the test of the second round of four
+            exchange.away = {"print"}
+        return None if request.site in exchange.away else reply
+
+    exchange.change = change
+    run = at_sites(exchange, settings(images, rounds=4), tmp_path / "run", Lines())
+    lines, summary = run.metrics(), run.summary()
+    assert [list(line["accuracy"]) for line in lines] == [SITES, SITES[:2], SITES[:2], SITES[:2]]
+    means = {site: sum(line["accuracy"][site] for line in lines) / 4 for site in SITES[:2]}
+    assert summary["accuracy"] == pytest.approx(means) and summary["mean"] == pytest.approx(sum(means.values()) / 2)
+    last = lines[0]["accuracy"]["print"]
+    assert summary["absent"] == {"print": {"last": 1, "accuracy": last, "missed": [2, 3, 4]}}
+    said = f"print was not tested in round(s) 2 to 4 and is not in the mean; last tested in round 1, with {last:.2f} %"
+    (table,) = build_tables([run])
+    assert table.columns == [*SITES, "mean"] and table.rows[0].label == "FedAvg ‡"
+    assert cell(table.rows[0], "print") == "–" and f"‡ fedavg, seed 0: {said}" in table.footer
+    assert capsys.readouterr().err.count(" without print (pen ") == 3
+    page = write_report([run.path], tmp_path / "report.html").read_text()
+    assert said in page and "FedAvg without print in round(s) 2 to 4" in page and "FedAvg without print" in page
 
 
 def test_a_lost_quorum_stops_the_run_with_a_sentence_and_resume_gives_the_same_result(images, tmp_path, monkeypatch):

@@ -16,8 +16,10 @@ from protolith.data.tasks import load_task
 from protolith.errors import UserError
 from protolith.report.page.across import mean_matrix
 from protolith.report.page.build import PARTS, make_page, plotly, render, script, write_report
+from protolith.report.page.convergence import convergence
 from protolith.report.page.failures import class_accuracy
 from protolith.report.page.html import script_json, tag
+from protolith.report.page.plots import Figures
 from protolith.report.page.prototypes import cosines, movement
 from protolith.report.page.repeat import commands
 from protolith.report.page.study import read_study
@@ -259,6 +261,21 @@ def test_the_mean_and_each_domain_can_be_chosen(make_run, page):
     assert len(views) == 3
     band, line = views[1]["data"]
     assert line["y"] == [21.0, 28.0, 35.0] and line["x"] == [1, 2, 3] and band["y"][0] == 22.0 and band["y"][-1] == 20.0
+
+
+def test_the_line_of_the_mean_breaks_where_a_site_was_not_tested(make_run, metrics_line):
+    run = make_run("run", rounds=0, finished=False, diagnostics=False)
+    for round_, found in enumerate([{"a": 10.0, "b": 30.0}, {"a": 12.0}, {"a": 14.0, "b": 34.0}]):
+        run.append_metrics(metrics_line(round_, found))
+    figures = Figures()
+    said = convergence(read_study([run.path]), figures)
+    mean, of_a, of_b = (view["data"] for view in figures.held["s0-rounds"]["views"])
+    assert [(trace["name"], trace["x"], trace["y"], trace["line"]["dash"]) for trace in mean] == [
+        ("FedAvg", [1, 2, 3], [20.0, None, 24.0], "solid"),
+        ("FedAvg without b", [2], [12.0], "dot"),
+    ]
+    assert "FedAvg without b in round(s) 2." in said
+    assert (of_a[0]["x"], of_b[0]["x"]) == ([1, 2, 3], [1, 3])
 
 
 def test_runs_of_unequal_length_and_one_that_is_not_finished(make_run, page):

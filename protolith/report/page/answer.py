@@ -10,6 +10,7 @@ from protolith.report.page.html import Html, join, table, tag
 from protolith.report.page.plots import Figures, swatch
 from protolith.report.page.repeat import commands
 from protolith.report.page.study import Run, Setting, Study
+from protolith.runs.attendance import lacking, sites_of
 
 
 def answer(study: Study, figures: Figures) -> Html:
@@ -73,7 +74,9 @@ def _so_far(label: str, runs: Sequence[Run]) -> Row | None:
         tested = [line for line in run.metrics if "accuracy" in line]
         if tested:
             row.add({**tested[-1]["accuracy"], "mean": tested[-1]["mean"]})
-            rounds.append(f"{tested[-1]['round'] + 1} of {run.config.rounds}")
+            away = lacking(tested[-1], sites_of(run.metrics))
+            without = f" without {' and '.join(away)}" if away else ""
+            rounds.append(f"{tested[-1]['round'] + 1} of {run.config.rounds}{without}")
     row.label = f"{label}, so far (round {', '.join(dict.fromkeys(rounds))})"
     return row if rounds else None
 

@@ -1,9 +1,13 @@
 """Part 2: accuracy over rounds."""
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 from protolith.report.figures import ACCURACY, curve
 from protolith.report.page.html import Html, join, plot_text, select, tag
 from protolith.report.page.plots import Figures, Trace, View, line_and_band, rounds_axis
-from protolith.report.page.study import Setting, Study
+from protolith.report.page.study import Run, Setting, Study
+from protolith.runs.attendance import lacking, sites_of, spans
 from protolith.runs.directory import Metrics
 
 
@@ -25,6 +29,7 @@ def _setting(setting: Setting, figures: Figures, named: bool) -> Html:
             title,
             select(group, "Show", shown),
             figures.add(group, label, views, group=group, height=400),
+            _incomplete(setting),
             _unequal(setting),
         ]
     )
@@ -38,8 +43,15 @@ def _view(setting: Setting, domain: str | None) -> View:
     data: list[Trace] = []
     for label, runs in setting.methods.items():
         found = curve([run.directory for run in runs], value)
+        parts = _means_of_fewer(runs) if domain is None else {}
         if found.rounds:
-            data += line_and_band(label, setting.looks[label], found.rounds, found.means, found.spreads)
+            line = line_and_band(label, setting.looks[label], found.rounds, found.means, found.spreads)
+            data += _broken(line, [round_ for part in parts.values() for round_ in part])
+        for away, means in parts.items():
+            look = replace(setting.looks[label], line=":")
+            data += line_and_band(
+                f"{label} without {away}", look, list(means), list(means.values()), [None] * len(means)
+            )
     data.sort(key=lambda trace: "fill" not in trace)  # no band lies over a line
     title = f"{ACCURACY}, {plot_text(domain) if domain else 'mean of all domains'}"
     layout = {
@@ -49,6 +61,41 @@ def _view(setting: Setting, domain: str | None) -> View:
         "showlegend": True,
     }
     return View(data, layout)
+
+
+def _means_of_fewer(runs: Sequence[Run]) -> dict[str, dict[int, float]]:
+    """The rounds whose mean lacks sites, by the names of these: the mean of the seeds that lack the same."""
+    found: dict[str, dict[int, list[float]]] = {}
+    for run in runs:
+        sites = sites_of(run.metrics)
+        for line in run.metrics:
+            if away := lacking(line, sites):
+                part = found.setdefault(", ".join(away), {})
+                part.setdefault(line["round"] + 1, []).append(float(line["mean"]))
+    return {
+        away: {round_: sum(part[round_]) / len(part[round_]) for round_ in sorted(part)} for away, part in found.items()
+    }
+
+
+def _broken(traces: list[Trace], gaps: Sequence[int]) -> list[Trace]:
+    """The same line with a gap at some rounds."""
+    line = traces[-1]
+    there = dict(zip(line["x"], line["y"], strict=True))
+    rounds = sorted({*there, *gaps})
+    return [*traces[:-1], {**line, "x": rounds, "y": [there.get(round_) for round_ in rounds]}]
+
+
+def _incomplete(setting: Setting) -> Html:
+    """Say where a line breaks because not all sites were tested."""
+    parts = [
+        f"{label} without {away} in round(s) {spans(list(means))}"
+        for label, runs in setting.methods.items()
+        for away, means in _means_of_fewer(runs).items()
+    ]
+    words = (
+        f"Where a site was not tested the mean's line breaks, and the mean of the others is dotted: {'; '.join(parts)}."
+    )
+    return tag("p", words, class_="missing") if parts else Html()
 
 
 def _unequal(setting: Setting) -> Html:
