@@ -24,7 +24,12 @@ class RunNote:
 
     def begin(self) -> None:
         """Note that this process works on the run."""
-        self._write(run=self.values.get("run") or uuid.uuid4().hex, pid=os.getpid(), failed=None)
+        self._write(run=self.values.get("run") or uuid.uuid4().hex, pid=os.getpid(), failed=None, said="")
+
+    def say(self, sentence: str) -> None:
+        """Pass a sentence on to the one who submitted the run."""
+        print(sentence, flush=True)
+        self._write(said=sentence)
 
     def fail(self, kind: str, sentence: str) -> None:
         """Note why the run stopped, for the one who submitted it."""

@@ -28,7 +28,11 @@ class Plan(BaseModel):
     port: int = Field(9092, ge=1, le=65535, description="the server's port")
     sites: list[str] = Field(min_length=1, description="the sites, in the order of their client numbers")
     quorum: int = Field(1, ge=1, description="sites that must answer in a round")
-    wait: float = Field(600.0, gt=0, description="seconds to wait for a quorum before a run stops")
+    wait: float = Field(
+        600.0,
+        gt=0,
+        description="seconds to wait for a quorum before a run stops, and, when it goes on, for the sites of before",
+    )
     answer: float = Field(3600.0, gt=0, description="seconds that a site may take for the work of a round")
 
 

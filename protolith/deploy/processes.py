@@ -17,6 +17,7 @@ from protolith.errors import RunFailed, UserError
 START_SECONDS = 120.0
 END_SECONDS = 15.0
 SERVER = "the server"
+SERVER_APP = b"flwr-serverapp"  # in the command line of the server's half of a run
 
 Say = Callable[[str], None]
 
@@ -132,6 +133,17 @@ def stop(deployment: Deployment, say: Say) -> None:
     for name in sorted(processes.running(), key=lambda name: name == SERVER):
         if processes.end(name):
             say(f"ended {name if name == SERVER else f'site {name}'}")
+
+
+def end_left_behind(deployment: Deployment, pid: int) -> bool:
+    """End the server's half of a run whose server is gone; it would look for that server for ever."""
+    server, began = Processes(deployment).running().get(SERVER), _began(pid)
+    newer = server is not None and began is not None and (_began(server) or 0) < began
+    if began is None or newer or SERVER_APP not in Path(f"/proc/{pid}/cmdline").read_bytes():
+        return False
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)  # the run's files are whole at any moment
+    return True
 
 
 def free_port() -> int:

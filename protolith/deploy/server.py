@@ -10,7 +10,15 @@ from protolith.deploy.note import RunNote
 from protolith.deploy.plan import Deployment
 from protolith.engines.flower.carrier import server_app
 from protolith.engines.flower.engine import FlowerEngine, Patience
-from protolith.engines.flower.wire import Exchange, Reply, Request, SiteFacts, hollow_task, wait_for_sites
+from protolith.engines.flower.wire import (
+    Exchange,
+    Reply,
+    Request,
+    SiteFacts,
+    hollow_task,
+    wait_for_return,
+    wait_for_sites,
+)
 from protolith.errors import RunFailed, UserError
 from protolith.federation.local_update import Workplace
 from protolith.federation.setup import Setup
@@ -66,11 +74,21 @@ def describe(exchange: Exchange, deployment: Deployment, setup: Setup) -> dict[s
 
 def _train(deployment: Deployment, exchange: Exchange, directory: RunDirectory, note: RunNote) -> None:
     config, plan, observer = directory.config(), deployment.plan, Log()
-    facts = note.facts() or _ask_facts(deployment, exchange, directory, note)
+    if facts := note.facts():
+        wait_for_return(exchange, _there_before(directory, plan.sites), plan.wait, note.say)
+    else:
+        facts = _ask_facts(deployment, exchange, directory, note)
     workplace = Workplace(config, hollow_task(config.task, facts, config.size))
     patience = Patience(plan.quorum, plan.wait, plan.answer)
     engine = FlowerEngine(exchange, config, workplace.allocation, facts, note.run, patience, observer.say)
     runner.go_on(directory, config, workplace, observer, engine)
+
+
+def _there_before(directory: RunDirectory, sites: list[str]) -> list[str]:
+    """The sites that took part when the run was interrupted."""
+    lines = directory.metrics()
+    missing = {one["site"] for one in lines[-1].get("missing", [])} if lines else set()
+    return [site for site in sites if site not in missing]
 
 
 def _ask_facts(deployment: Deployment, exchange: Exchange, directory: RunDirectory, note: RunNote) -> list[SiteFacts]:

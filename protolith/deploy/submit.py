@@ -10,6 +10,7 @@ from pathlib import Path
 from protolith.deploy.commands import LINK, flwr, tls_problem
 from protolith.deploy.note import RunNote
 from protolith.deploy.plan import Deployment
+from protolith.deploy.processes import SERVER, Processes, end_left_behind
 from protolith.engines.flower.wire import SiteFacts, hollow_task
 from protolith.errors import Interrupted, RunFailed, UserError
 from protolith.federation.coordinator import which_models
@@ -21,6 +22,7 @@ from protolith.runs.directory import Metrics, RunDirectory
 from protolith.runs.runner import Observer
 
 START_SECONDS = 180.0  # until the server's half of a submission runs
+RELEASE_SECONDS = 60.0  # until it has ended
 POLL = 0.5
 
 
@@ -39,7 +41,7 @@ def start(config: RunConfig, out: Path, observer: Observer) -> RunDirectory:
     server = workplace.server()
     if (models := which_models(config, server)) != "global":
         raise UserError(
-            f"engine = 'flower' tests the global model, and this run would test the clients' own (tested = '{models}')."
+            f"engine = 'flower' tests the global model, and this run would test the sites' own (tested = '{models}')."
         )
     _refuse_absent(deployment)
     directory = RunDirectory.create(out.resolve(), config)
@@ -55,10 +57,23 @@ def resume(path: Path, observer: Observer, workers: int | None = None, deploymen
         return runner.resume(path, observer, workers)
     place = Deployment.open(deployment) if deployment else _deployment(config)
     _refuse_absent(place)
-    if _alive(RunNote(directory).values.get("pid")):
-        raise UserError(f"another process is working on the run in {path}.")
+    _wait_for_release(place, directory, observer)
     _submit_and_follow(place, RunDirectory.open(path.resolve()), observer)
     return directory
+
+
+def _wait_for_release(deployment: Deployment, directory: RunDirectory, observer: Observer) -> None:
+    """Wait until the server's half of a submission before is gone; after Ctrl-C that takes some seconds."""
+    pid, deadline = RunNote(directory).values.get("pid"), time.monotonic() + RELEASE_SECONDS
+    if pid and _alive(pid) and not end_left_behind(deployment, pid):
+        observer.say(f"process {pid} still works on the run: waiting for its end, up to {RELEASE_SECONDS:.0f} s")
+    while _alive(pid):
+        if time.monotonic() > deadline:
+            raise UserError(
+                f"another process, {pid}, is working on the run in {directory.path}, and did not end within "
+                f"{RELEASE_SECONDS:.0f} s."
+            )
+        time.sleep(POLL)
 
 
 def _deployment(config: RunConfig) -> Deployment:
@@ -118,7 +133,7 @@ def _submit_and_follow(deployment: Deployment, directory: RunDirectory, observer
     observer.started(directory.config(), directory, told + 1, len(deployment.plan.sites))
     try:
         pid = _wait_for_start(deployment, directory, before, number)
-        _follow(directory, observer, pid, told)
+        _follow(deployment, directory, observer, pid, told)
     except KeyboardInterrupt:
         with contextlib.suppress(RunFailed):
             flwr(deployment, "stop", str(number), LINK)
@@ -140,9 +155,15 @@ def _wait_for_start(deployment: Deployment, directory: RunDirectory, before: int
     raise RunFailed(f"Flower did not start run {number} within {START_SECONDS:.0f} s; see {log}.")
 
 
-def _follow(directory: RunDirectory, observer: Observer, pid: int, told: int) -> None:
+def _follow(deployment: Deployment, directory: RunDirectory, observer: Observer, pid: int, told: int) -> None:
     """Pass on the rounds as they are written, until the run is done, has failed, or its process is gone."""
+    heard, noted = "", Processes(deployment)
+    was_noted = SERVER in noted.running()
     while True:
+        said = RunNote(directory).values.get("said", "")
+        if said and said != heard:
+            observer.say(said)
+            heard = said
         alive = _alive(pid)  # looked at first: what it wrote before its end is read after
         for line in directory.metrics():
             if line["round"] > told:
@@ -153,6 +174,12 @@ def _follow(directory: RunDirectory, observer: Observer, pid: int, told: int) ->
             return
         if failed := RunNote(directory).values.get("failed"):
             raise (UserError if failed["kind"] == "UserError" else RunFailed)(failed["sentence"])
+        if was_noted and SERVER not in noted.running():
+            end_left_behind(deployment, pid)
+            raise RunFailed(
+                f"the server is gone: start it with `protolith deploy up {deployment.path} --server`, then go on with: "
+                f"protolith resume {directory.path}"
+            )
         if not alive:
             raise RunFailed(f"the run's server process ended; go on with: protolith resume {directory.path}")
         time.sleep(POLL)

@@ -6,6 +6,8 @@ import signal
 import stat
 import subprocess
 import sys
+import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,10 +20,11 @@ from protolith.deploy import layout, processes, submit
 from protolith.deploy.check import inspect
 from protolith.deploy.commands import environment
 from protolith.deploy.plan import Deployment
-from protolith.errors import UserError
+from protolith.errors import RunFailed, UserError
 from protolith.runs import runner
 from protolith.runs.config import resolve
-from protolith.runs.runner import Observer
+from protolith.runs.directory import Metrics, RunDirectory
+from protolith.runs.runner import Interrupted, Observer
 
 INSTALLED = (Path(sys.executable).parent / "flower-superlink").exists()
 needs_flower = pytest.mark.skipif(not INSTALLED, reason="Flower is not installed (pip install 'protolith[flower]')")
@@ -126,6 +129,23 @@ def test_processes_are_ended_by_number_and_only_if_they_are_still_the_same(tmp_p
     assert noted.running() == {} and not noted.end("stranger")
 
 
+def test_a_run_that_another_process_works_on_is_waited_for_and_then_refused(tmp_path, monkeypatch):
+    deployment = some_deployment(tmp_path / "d")
+    run = RunDirectory.create(tmp_path / "run", resolve([deployment.settings()]))
+    other = subprocess.Popen(["/bin/sleep", "60"])
+    (run.path / "flower.json").write_text(f'{{"pid": {other.pid}}}')
+    monkeypatch.setattr(submit, "_refuse_absent", lambda deployment: None)  # no server is needed for this
+    monkeypatch.setattr(submit, "RELEASE_SECONDS", 1.0)
+    heard = Breaks()
+    try:
+        with pytest.raises(UserError, match=f"another process, {other.pid}, .* did not end within 1 s"):
+            submit.resume(run.path, heard)
+    finally:
+        other.kill()
+        other.wait()
+    assert heard.said == [f"process {other.pid} still works on the run: waiting for its end, up to 1 s"]
+
+
 def try_to_join(deployment: Deployment, options: list[str], home: Path) -> str:
     """Try to join as a site, for as long as it takes to be refused; return what the program said."""
     command = [str(Path(sys.executable).parent / "flower-supernode"), *options]
@@ -174,13 +194,76 @@ def test_a_federation_on_loopback_from_init_to_down(images, tmp_path):
         assert "pen: 30 training and 10 test images" in findings[-2].what
         assert (deployment.state / "server.log").read_text().count("Activated node_id") == len(SITES)
     finally:
-        for log in [deployment.state / "server.log", *deployment.path.glob("sites/*/state/site.log")]:
-            print(log.read_text()[-2000:] if log.exists() else f"no {log}")
-        processes.stop(deployment, print)
+        end(deployment)
     assert processes.Processes(deployment).running() == {}
-    here = runner.start(resolve([{**small, "task": str(images), "workers": 0}]), tmp_path / "here", Observer())
+    assert_as_on_this_machine(run, {**small, "task": str(images)})
+
+
+def end(deployment: Deployment) -> None:
+    """Show what was logged, and end everything that was started."""
+    for log in [deployment.state / "server.log", *deployment.path.glob("sites/*/state/site.log")]:
+        print(log.read_text()[-2000:] if log.exists() else f"no {log}")
+    processes.stop(deployment, print)
+
+
+def assert_as_on_this_machine(run: RunDirectory, settings: dict[str, object]) -> None:
+    """The same run here gives the same weights and accuracies, bit for bit, and no site was ever missing."""
+    here = runner.start(resolve([{**settings, "workers": 0}]), run.path.with_name("here"), Observer())
     models = [records.read(path / "model.safetensors") for path in (run.path, here.path)]
     assert models[0].keys() == models[1].keys()
     assert all(torch.equal(models[0][name], models[1][name]) for name in models[0])
     for ours, others in zip(run.metrics(), here.metrics(), strict=True):
         assert ours["accuracy"] == others["accuracy"] and ours["missing"] == []
+
+
+class Breaks(Observer):
+    """Does something when a round is done, and remembers what was said."""
+
+    def __init__(self, round_: int = -1, act: Callable[[], object] = lambda: None) -> None:
+        self.round, self.act, self.said = round_, act, []
+
+    def say(self, text: str) -> None:
+        print(text)
+        self.said.append(text)
+
+    def round_done(self, metrics: Metrics) -> None:
+        if metrics["round"] == self.round:
+            self.act()
+
+
+def stop_by_hand() -> None:
+    raise KeyboardInterrupt
+
+
+@needs_flower
+@pytest.mark.slow
+def test_a_run_that_was_stopped_and_whose_server_died_ends_as_if_nothing_had_happened(images, tmp_path):
+    """Ctrl-C and at once `resume`; then the server is killed, and one site comes back late, with a quorum of one."""
+    deployment = layout.create(tmp_path / "d", SITES, "localhost", processes.free_port())
+    deployment.write(deployment.plan.model_copy(update={"quorum": 1, "wait": 300.0}))
+    deployment = Deployment.open(deployment.path)
+    small = {"rounds": 3, "model": {"width": 4}, "training": {"epochs": 1, "batch": 16}, "method": "fedcode"}
+    noted = processes.Processes(deployment)
+    late = threading.Timer(20, lambda: processes.start_site(deployment, "print", images / "print", print))
+    kill = Breaks(1, lambda: os.kill(noted.running()[processes.SERVER], signal.SIGKILL))
+    after = Breaks()
+    try:
+        processes.start_server(deployment, print)
+        for site in SITES:
+            processes.start_site(deployment, site, images / site, print)
+        with pytest.raises(Interrupted):
+            submit.start(resolve([deployment.settings(), small]), tmp_path / "run", Breaks(0, stop_by_hand))
+        with pytest.raises(RunFailed, match="the server is gone"):
+            submit.resume(tmp_path / "run", kill)
+        assert noted.end("print")
+        processes.start_server(deployment, print)
+        late.start()
+        run = submit.resume(tmp_path / "run", after)
+    finally:
+        late.cancel()
+        late.join()
+        end(deployment)
+    assert "waiting for its end, up to 60 s" in kill.said[0]
+    assert any("waiting for pen, print, up to 300 s" in text for text in after.said)
+    assert "all of them are there" in after.said
+    assert_as_on_this_machine(run, {**small, "task": str(images)})

@@ -15,7 +15,7 @@ from protolith.data.tasks import load_task
 from protolith.engines.flower import engine as module
 from protolith.engines.flower.engine import FlowerEngine, Patience
 from protolith.engines.flower.site import Site, SiteMemory
-from protolith.engines.flower.wire import Reply, Request, SiteFacts, hollow_task
+from protolith.engines.flower.wire import Reply, Request, SiteFacts, hollow_task, wait_for_return
 from protolith.errors import RunFailed, UserError
 from protolith.experiments.render import cell
 from protolith.experiments.table import build_tables
@@ -186,6 +186,24 @@ def test_a_site_that_died_is_named_on_screen_in_summary_table_and_report(images,
     assert capsys.readouterr().err.count(" without print (pen ") == 3
     page = write_report([run.path], tmp_path / "report.html").read_text()
     assert said in page and "FedAvg without print in round(s) 2 to 4" in page and "FedAvg without print" in page
+
+
+def test_sites_of_before_are_waited_for_until_they_answer_and_not_for_ever(images, tmp_path):
+    """Flower takes a killed site for connected for a minute: what counts is an answer."""
+    exchange, said, tries = Direct(images, tmp_path / "state"), [], []
+
+    def change(request, reply):
+        tries.append(request.site)
+        return Reply("print", error="no answer") if request.site == "print" and tries.count("print") < 2 else reply
+
+    exchange.change = change
+    assert wait_for_return(exchange, SITES, 60, said.append) == []
+    assert tries == [*SITES, "print"]
+    assert "waiting for pen, photo, print, up to 60 s" in said[0] and said[-1] == "all of them are there"
+    exchange.change = lambda request, reply: reply
+    exchange.away = {"photo"}
+    assert wait_for_return(exchange, SITES, 0.1, said.append) == ["photo"]
+    assert said[-1] == "going on without photo: no answer within 0 s"
 
 
 def test_a_lost_quorum_stops_the_run_with_a_sentence_and_resume_gives_the_same_result(images, tmp_path, monkeypatch):

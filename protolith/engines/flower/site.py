@@ -40,6 +40,8 @@ class Site:
         try:
             if request.site != self.name:
                 raise UserError(f"this is site '{self.name}', and the request is for '{request.site}'.")
+            if request.about["kind"] == "hello":
+                return Reply(self.name)
             if request.about["kind"] == "describe":
                 about = request.about
                 facts = self.facts(about["task"], tuple(about["classes"]), about["size"], about["skip_bad"])

@@ -122,6 +122,26 @@ Say = Callable[[str], None]
 def wait_for_sites(exchange: Exchange, sites: Sequence[str], seconds: float) -> set[str]:
     """Wait until all sites are there, or for so long; return those that are."""
     deadline = time.monotonic() + seconds
-    while (there := exchange.connected()) < set(sites) and time.monotonic() < deadline:
+    while not set(sites) <= (there := exchange.connected()) and time.monotonic() < deadline:
         time.sleep(1.0)
     return there
+
+
+def wait_for_return(exchange: Exchange, sites: Sequence[str], seconds: float, say: Say) -> list[str]:
+    """Wait until all sites have answered, or for so long; return those that have not.
+
+    They are asked, because for a minute Flower takes a site that was killed for connected.
+    """
+    deadline, away = time.monotonic() + seconds, list(sites)
+    say(f"going on with the sites that were there before: waiting for {', '.join(away)}, up to {seconds:.0f} s")
+    while away and (left := deadline - time.monotonic()) > 0:
+        asked = [site for site in away if site in exchange.connected()]
+        replies = exchange.ask([Request(site, {"kind": "hello"}) for site in asked], left) if asked else {}
+        came = [site for site in asked if site in replies and not replies[site].error]
+        away = [site for site in away if site not in came]
+        if came and away:
+            say(f"{', '.join(came)} answered; waiting for {', '.join(away)}, up to {left:.0f} s")
+        if away:
+            time.sleep(1.0)
+    say(f"going on without {', '.join(away)}: no answer within {seconds:.0f} s" if away else "all of them are there")
+    return away
