@@ -1,6 +1,8 @@
 """Fixtures that all tests share."""
 
 import os
+import shutil
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -59,3 +61,19 @@ def protolith(
         return left.value.code, captured.out, captured.err
 
     return call
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel, built from a copy: a build leaves files beside its source."""
+    root, place = Path(__file__).parents[1], tmp_path_factory.mktemp("wheel")
+    for name in ("pyproject.toml", "README.md", "LICENSE", "protolith", "examples", "tests"):
+        if (root / name).is_dir():
+            shutil.copytree(root / name, place / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+        elif (root / name).exists():
+            shutil.copy(root / name, place / name)
+    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "-o", str(place / "dist"), str(place)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (made,) = (place / "dist").glob("*.whl")
+    return made

@@ -1,41 +1,21 @@
 """The wheel: what a user gets who has no clone."""
 
 import os
-import shutil
 import subprocess
 import sys
 from email.parser import Parser
 from pathlib import Path
 from zipfile import ZipFile
 
-import pytest
-
 import protolith
 
 ROOT = Path(__file__).parents[1]
-NEEDED = ("pyproject.toml", "README.md", "LICENSE", "protolith")
 
 
 def source_files() -> set[str]:
     """The package's own files: neither caches nor parts of a write."""
     files = (path for path in (ROOT / "protolith").rglob("*") if path.is_file())
     return {f.relative_to(ROOT).as_posix() for f in files if "__pycache__" not in f.parts and f.name[0] != "."}
-
-
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory):
-    """The wheel, built from a copy: a build leaves files beside its source."""
-    place = tmp_path_factory.mktemp("wheel")
-    for name in (*NEEDED, "examples", "tests"):
-        if (ROOT / name).is_dir():
-            shutil.copytree(ROOT / name, place / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
-        elif (ROOT / name).exists():
-            shutil.copy(ROOT / name, place / name)
-    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "-o", str(place / "dist"), str(place)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stdout + done.stderr
-    (made,) = (place / "dist").glob("*.whl")
-    return made
 
 
 def test_the_wheel_holds_every_file_of_the_package_and_nothing_else(wheel):

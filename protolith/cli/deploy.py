@@ -21,12 +21,18 @@ def init(
     host: Annotated[str, typer.Option(help="Name or address under which the sites reach the server.")] = "localhost",
     port: Annotated[int, typer.Option(min=1, max=65000, help="The server's port.")] = 9092,
     name: Annotated[str, typer.Option(help="The deployment's name. [default: the directory's]")] = "",
+    wheel: Annotated[
+        Path | None, typer.Option(help="Protolith's wheel, for each site. [default: that in dist/ of a clone]")
+    ] = None,
 ) -> None:
     """Make certificates, keys, start scripts and instructions for a server and its sites."""
     from protolith.deploy import layout
+    from protolith.deploy import wheel as wheels
 
     names = [site.strip() for site in sites.split(",") if site.strip()]
-    made = layout.create(directory, names, host, port, name)
+    given = wheels.checked(wheel) if wheel else wheels.found()
+    made = layout.create(directory, names, host, port, name, given)
+    _say(f"each site's directory holds {given.name}" if given else wheels.lacking())
     print(f"made {made.path}: read {made.path / 'README.md'} next")
 
 

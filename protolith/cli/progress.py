@@ -31,9 +31,10 @@ class Lines(Observer):
     def started(self, config: RunConfig, directory: RunDirectory, first_round: int, workers: int) -> None:
         """Print what is run."""
         self.rounds, self.first, self.began = config.rounds, first_round, time.perf_counter()
+        whose = "site(s)" if config.engine == "flower" else "worker(s)"
         self.say(
             f"{config.method} on {config.task}, protocol {config.protocol.name}, seed {config.seed}: "
-            f"rounds {first_round + 1} to {config.rounds} with {workers} worker(s), in {directory.path}"
+            f"rounds {first_round + 1} to {config.rounds} with {workers} {whose}, in {directory.path}"
         )
 
     def round_done(self, metrics: Metrics) -> None:

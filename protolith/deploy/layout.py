@@ -1,5 +1,6 @@
 """`deploy init`: everything that a server and its sites need, in one directory to be shared out."""
 
+import shutil
 from pathlib import Path
 
 from protolith.deploy.plan import Deployment, Plan, check_names, programs
@@ -37,7 +38,10 @@ if [ $# -ne 1 ] || [ ! -d "$1" ]; then
 fi
 data=$(cd "$1" && pwd)
 if ! command -v flower-supernode >/dev/null; then
-    echo "flower-supernode is not on the PATH: activate the environment in which protolith[flower] is installed" >&2
+    wheel=$(ls "$here"/protolith-*.whl 2>/dev/null | tail -n 1)
+    echo "flower-supernode is not on the PATH. Activate the environment in which Protolith is, or make one:" >&2
+    echo "  python3 -m venv protolith-env && . protolith-env/bin/activate" >&2
+    echo "  pip install '${{wheel:-the wheel of the server\'s administrator}}[flower]'" >&2
     exit 2
 fi
 # Nothing is reported to anybody, and nothing is installed at run time.
@@ -80,8 +84,8 @@ Your images stay where they are; your machine opens one connection, to {host}:{p
 
        python3 -m venv protolith-env
        . protolith-env/bin/activate
-       pip install 'protolith[flower]'
-
+       pip install './{wheel}[flower]'
+{from_where}
 2. Put your images into one folder for each class: `FOLDER/<class>/<image>`, or `FOLDER/train/<class>/<image>` and
    `FOLDER/test/<class>/<image>`. Without a test folder, about a fifth of each class is held out for testing. A class
    has the same folder name at all sites.
@@ -98,6 +102,11 @@ class, and how many test images the model got right. Images do not. The people w
 your site runs (that is how Flower works), so join only a server that you trust.
 """
 
+NO_WHEEL = "protolith-VERSION-py3-none-any.whl"
+FROM_WHERE = """
+   The wheel comes from the administrator of the server: put it into this directory first.
+"""
+
 README = """\
 # Deployment {name}
 
@@ -109,7 +118,7 @@ README = """\
 
 1. Give each site its directory, over a channel that you trust: it holds the site's private key. Then remove it from
    here. Its `README.md` tells the site's administrator what to do.
-2. Start the server, on {host}, with Protolith installed (`pip install 'protolith[flower]'`):
+2. Start the server, on {host}, with Protolith and Flower installed (from a clone: `pip install -e '.[flower]'`):
 
        protolith deploy up {path} --server
 
@@ -133,7 +142,7 @@ accounts without a login service): let only the sites' addresses through the fir
 """
 
 
-def create(path: Path, sites: list[str], host: str, port: int, name: str = "") -> Deployment:
+def create(path: Path, sites: list[str], host: str, port: int, name: str = "", wheel: Path | None = None) -> Deployment:
     """Make the directory of a new deployment."""
     check_names(sites, host)
     programs()
@@ -155,6 +164,9 @@ def create(path: Path, sites: list[str], host: str, port: int, name: str = "") -
         make_site_key(folder / "site.key", deployment.server / "keys" / f"{site}.pub")
         (folder / "ca.crt").write_bytes((deployment.server / "ca.crt").read_bytes())
         values = {"site": site, "name": plan.name, "host": host, "port": port, "local_port": port + 1 + number}
+        values |= {"wheel": wheel.name if wheel else NO_WHEEL, "from_where": "" if wheel else FROM_WHERE}
+        if wheel:
+            shutil.copy(wheel, folder / wheel.name)
         _script(folder / "start.sh", SITE_SCRIPT.format(**values))
         (folder / "README.md").write_text(SITE_README.format(**values))
     deployment.write(plan)
