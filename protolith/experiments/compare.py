@@ -45,7 +45,7 @@ def _setting(config: RunConfig, tasks: Iterable[str]) -> str:
 def _variants(members: Sequence[Member]) -> Group:
     """The runs of one method by what sets them apart."""
     title, usual = _title_and_defaults(members[0][1])
-    options = [_options(config) for _, config in members]
+    options = [_options(config) | code for (_, config), code in zip(members, _codes(members), strict=True)]
     keys = list(dict.fromkeys(key for found in options for key in found))
     differing = [key for key in keys if any(found.get(key) != options[0].get(key) for found in options)]
     variants: dict[str, dict[int, RunDirectory]] = {}
@@ -55,6 +55,14 @@ def _variants(members: Sequence[Member]) -> Group:
         said = [f"{key}={found[key]}" for key in differing if key in found and usual.get(key, found) != found[key]]
         variants.setdefault(", ".join([title, *said]), {}).setdefault(config.seed, run)
     return {label: [seeds[seed] for seed in sorted(seeds)] for label, seeds in variants.items()}
+
+
+def _codes(members: Sequence[Member]) -> list[dict[str, str]]:
+    """The content of each run's plug-ins, as far as it tells runs apart; one under way has not said it yet."""
+    summaries = [(run.summary() if config.plugins else None) or {} for run, config in members]
+    codes: list[dict[str, str]] = [summary.get("plugins", {}) for summary in summaries]
+    held = {name: {code[name] for code in codes if name in code} for code in codes for name in code}
+    return [{name: digest for name, digest in code.items() if len(held[name]) > 1} for code in codes]
 
 
 def _title_and_defaults(config: RunConfig) -> tuple[str, dict[str, Any]]:

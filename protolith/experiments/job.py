@@ -17,7 +17,7 @@ from pathlib import Path
 
 from protolith.data.tasks import load_task
 from protolith.errors import DiskRefused, Interrupted, RunFailed, UserError
-from protolith.experiments.sweep import DISK, PLACE, STOPPED, write_failure
+from protolith.experiments.sweep import BY_CONTENT, DISK, PLACE, STOPPED, job_name, write_failure
 from protolith.federation.local_update import Workplace
 from protolith.files import refusal, write_text
 from protolith.methods.registry import load_plugin
@@ -83,11 +83,13 @@ def _settled(config: RunConfig, path: Path, log: Log) -> RunDirectory:
     """The run's directory, made if need be, with this sweep's wishes as to where the work is done."""
     for plugin in config.plugins:
         load_plugin(plugin)
+    if config.plugins and job_name(config) != path.name:
+        raise UserError("a plug-in was edited since the sweep began; the same command runs it as it is now.")
     if not (path / "config.toml").exists():
         return _created(config, path, log)
     directory = RunDirectory.open(path)
     before = directory.config()
-    now = before.model_copy(update={name: getattr(config, name) for name in PLACE})
+    now = before.model_copy(update={name: getattr(config, name) for name in (*PLACE, *BY_CONTENT)})
     if now != before and not directory.is_locked():
         write_text(path / "config.toml", to_toml(now))
     return directory

@@ -16,7 +16,7 @@ from typing import Any, Literal
 from protolith.errors import Interrupted, UserError
 from protolith.federation.local_update import choose_device
 from protolith.files import read_json, write_text
-from protolith.methods.registry import get_method
+from protolith.methods.registry import get_method, plugin_digest
 from protolith.runs.config import RunConfig
 from protolith.runs.directory import RunDirectory
 
@@ -25,6 +25,7 @@ State = Literal["new", "running", "stopped", "failed", "done"]
 # Where and how a run is executed does not change what comes out.
 PLACE = ("workers", "engine", "deployment", "address", "device", "data", "checkpoint_every", "diagnostics")
 FILLED_IN = ("protocol.clients", "protocol.samples")  # from the task, when a run begins
+BY_CONTENT = ("plugins",)  # what the name of a job has by its content, wherever it lies
 STOPPED = 130  # a job's exit code after Ctrl-C
 DISK = 74  # a job's exit code when the disk takes nothing more, so that it can leave no word
 NO_ROOM = "its files cannot be written: the disk is full, or may only be read; the same command goes on from there"
@@ -37,9 +38,12 @@ GOODBYE = 10.0  # seconds that jobs have for a last checkpoint
 def job_name(config: RunConfig) -> str:
     """Name a job: readable, and different for every configuration that could give another result.
 
-    Settings at their defaults are left out, so that a setting that is new in a later version renames no job.
+    Settings at their defaults are left out, so that a setting that is new in a later version renames no job. A plug-in
+    stands for its content: one that was edited gives another result, one that was moved does not.
     """
     settings = _dumped(config, exclude_defaults=True)
+    if config.plugins:
+        settings["plugins"] = [plugin_digest(plugin) for plugin in config.plugins]
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:10]
     return f"{config.method}-seed{config.seed}-{digest}"
 
@@ -65,11 +69,11 @@ def _dumped(config: RunConfig, exclude_defaults: bool = False) -> dict[str, Any]
 
 
 def _settings(config: RunConfig) -> dict[str, Any]:
-    """The same by dotted name, but for what the task fills in."""
+    """The same by dotted name, but for what the task fills in and what the name of the job tells already."""
     found: dict[str, Any] = {}
     for section, value in _dumped(config).items():
         found |= {f"{section}.{name}": v for name, v in value.items()} if isinstance(value, dict) else {section: value}
-    return {name: value for name, value in found.items() if name not in FILLED_IN}
+    return {name: value for name, value in found.items() if name not in (*FILLED_IN, *BY_CONTENT)}
 
 
 def state(path: Path) -> State:

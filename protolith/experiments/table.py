@@ -200,6 +200,19 @@ def footer(summaries: Sequence[Summary], unfinished: int = 0) -> list[str]:
     kinds = dict.fromkeys(s["accuracy_of"] for s in summaries if s["accuracy_of"] != "the global model")
     notes += [f"† of {kind}, each on its own domain" for kind in kinds]
     notes += [f"‡ {s['method']}, seed {s['seed']}: {said}" for s in summaries for said in attendance.sentences(s)]
+    if differing := _versions(summaries):
+        notes.append(f"runs of different code: {'; '.join(differing)}")
     if unfinished:
         notes.append(f"{unfinished} run(s) not finished and left out")
     return notes
+
+
+def _versions(summaries: Sequence[Summary]) -> list[str]:
+    """The package and the plug-ins of which the runs had several versions; a plug-in's version is its content."""
+    found: dict[str, dict[str, None]] = {}
+    for summary in summaries:
+        version = summary.get("versions", {}).get("protolith")
+        for name, held in {"protolith": version, **summary.get("plugins", {})}.items():
+            if held is not None:
+                found.setdefault(name, {})[held] = None
+    return [f"{name} {' and '.join(versions)}" for name, versions in found.items() if len(versions) > 1]

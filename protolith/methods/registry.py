@@ -1,14 +1,16 @@
 """The methods by name: the files of this folder, installed entry points, and plug-in files."""
 
+import hashlib
 import importlib
 import importlib.util
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
@@ -52,6 +54,7 @@ class Method:
 
 
 _PLUGGED: dict[str, Method] = {}  # those that only this process knows
+_LOADED: dict[str, str] = {}  # plug-in -> the digest of what this process has loaded
 
 
 @cache
@@ -102,20 +105,46 @@ def only_here(name: str) -> bool:
 def load_plugin(plugin: str) -> None:
     """Import a module or a .py file; a METHOD in it is registered, and so is whatever it registers itself."""
     try:
-        if plugin.endswith(".py"):
-            name = f"protolith_plugin_{Path(plugin).stem}"
-            spec = importlib.util.spec_from_file_location(name, plugin)
-            if spec is None or spec.loader is None:
-                raise ImportError(f"cannot import {plugin}")
-            module = importlib.util.module_from_spec(spec)
-            sys.modules[name] = module
-            with redirect_stdout(sys.stderr):  # a command's output is its result alone
-                spec.loader.exec_module(module)
-        else:
-            with redirect_stdout(sys.stderr):
-                module = importlib.import_module(plugin)
+        with redirect_stdout(sys.stderr):  # a command's output is its result alone
+            module = _from_file(plugin) if plugin.endswith(".py") else _from_module(plugin)
     except (ImportError, OSError, SyntaxError) as error:
         raise UserError(f"the plug-in '{plugin}' cannot be loaded: {error}.") from error
     method = getattr(module, "METHOD", None)
     if isinstance(method, Method):
         register_method(method)
+
+
+def plugin_digest(plugin: str) -> str:
+    """The content of a plug-in as a hash: as it was when this process loaded it."""
+    if plugin not in _LOADED:
+        load_plugin(plugin)
+    return _LOADED[plugin]
+
+
+def _from_file(plugin: str) -> ModuleType:
+    name = f"protolith_plugin_{Path(plugin).stem}"
+    spec = importlib.util.spec_from_file_location(name, plugin)
+    if spec is None:
+        raise ImportError(f"cannot import {plugin}")
+    module = importlib.util.module_from_spec(spec)
+    source = Path(plugin).read_bytes()
+    sys.modules[name] = module
+    # Not by the loader: its cache takes a file that was edited within a second, and has the same size, for the old one.
+    exec(compile(source, plugin, "exec"), module.__dict__)
+    _LOADED[plugin] = _digest([source])
+    return module
+
+
+def _from_module(plugin: str) -> ModuleType:
+    module = importlib.import_module(plugin)
+    file = Path(module.__file__ or "")
+    files = sorted(file.parent.rglob("*.py")) if file.name == "__init__.py" else [file] if file.is_file() else []
+    _LOADED.setdefault(plugin, _digest(source.read_bytes() for source in files))  # a module is imported once
+    return module
+
+
+def _digest(sources: Iterable[bytes]) -> str:
+    digest = hashlib.sha256()
+    for source in sources:
+        digest.update(hashlib.sha256(source).digest())
+    return digest.hexdigest()[:10]

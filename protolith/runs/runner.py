@@ -325,6 +325,8 @@ def summarise(
     }
     if is_global and (absent := attendance.absences(lines, tested, coordinator.tested_domains())):
         summary["absent"] = absent
+    if config.plugins:
+        summary["plugins"] = {Path(plugin).name: registry.plugin_digest(plugin) for plugin in config.plugins}
     if config.robust != "mean":
         summary["robust"] = {"rule": config.robust, "share": config.robust_share}
     if attack := config.attack.said():

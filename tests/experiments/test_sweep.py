@@ -45,6 +45,19 @@ METHOD = replace(fedavg.METHOD, name="odd", title="Odd", client=Client)
 """
 
 
+LAMED = """
+from dataclasses import replace
+from protolith.methods import fedavg
+
+class Client(fedavg.Client):
+    def start(self):
+        super().start()
+        self.rate *= {scale}
+
+METHOD = replace(fedavg.METHOD, name="lamed", title="Lamed", client=Client)
+"""
+
+
 @pytest.fixture
 def small(tiny):
     """Settings of a job that takes a moment; how it is spread over cores is the sweep's business."""
@@ -64,6 +77,18 @@ def odd(tmp_path):
     path = tmp_path / "odd.py"
     path.write_text(ODD)
     return str(path)
+
+
+@pytest.fixture
+def lamed(tmp_path):
+    """A method of one's own in a file, whose learning rate can be edited."""
+
+    def write(scale, path=tmp_path / "lamed.py"):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(LAMED.format(scale=scale))
+        return str(path)
+
+    return write
 
 
 class Notes(SweepObserver):
@@ -475,3 +500,58 @@ def test_a_new_option_at_its_default_renames_no_job(small):
     older = plain.model_copy(update={"params": {name: v for name, v in plain.params.items() if name != "cap"}})
     assert "cap" in plain.params and job_name(older) == job_name(plain)
     assert job_name(resolve([{**small, "method": "i2pfl", "params": {"cap": 2.0}}])) != job_name(plain)
+
+
+def test_an_edited_plug_in_is_run_again_and_a_moved_one_is_not(quick, lamed, tmp_path):
+    def swept(plugin):
+        layer = {"method": "lamed", "plugins": [plugin]}
+        (outcome,) = run_sweep([resolve([quick, layer])], tmp_path / "s", notes := Notes())
+        assert outcome.state == "done", outcome.error
+        return outcome.path, len(notes.started_jobs), RunDirectory.open(outcome.path).metrics()[-1]["loss"]["ce"]
+
+    first, ran, loss = swept(lamed(1.0))
+    assert ran == 1 and swept(lamed(1.0)) == (first, 0, loss)
+    edited, ran, other = swept(lamed(0.0))
+    assert edited != first and ran == 1 and other != loss
+    assert swept(lamed(1.0, tmp_path / "elsewhere" / "lamed.py")) == (first, 0, loss)
+    runs = [RunDirectory.open(path) for path in (first, edited)]
+    held = [run.summary()["plugins"]["lamed.py"] for run in runs]
+    assert held[0] != held[1]
+    (table,) = build_tables(runs)
+    assert [row.label for row in table.rows] == [f"Lamed, lamed.py={one} †" for one in sorted(held)]
+    (line,) = [line for line in table.footer if "lamed.py" in line]
+    assert line == f"runs of different code: lamed.py {' and '.join(sorted(held))}"
+    assert [row.label for row in build_tables(runs[:1])[0].rows] == ["Lamed †"]
+
+
+def test_a_plug_in_that_is_edited_while_a_sweep_runs_is_not_mistaken_for_the_one_before(quick, lamed, tmp_path):
+    configs = [resolve([quick, {"method": "lamed", "plugins": [lamed(1.0)], "seed": seed}]) for seed in (0, 1)]
+
+    class Edit(SweepObserver):
+        def ended(self, job, standing):
+            lamed(0.5)
+
+    outcomes = run_sweep(configs, tmp_path / "s", Edit(), jobs=1)
+    assert [outcome.state for outcome in outcomes] == ["done", "failed"]
+    assert "a plug-in was edited since the sweep began" in outcomes[1].error
+
+
+def test_a_module_is_hashed_by_its_source(quick, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    names = []
+    for number in range(2):
+        folder = tmp_path / f"mine{number}"
+        folder.mkdir()
+        (folder / "__init__.py").write_text("from .inner import METHOD\n")
+        (folder / "inner.py").write_text(LAMED.format(scale=number))
+        names.append(job_name(resolve([quick, {"method": "lamed", "plugins": [folder.name]}])))
+    (tmp_path / "mine2").mkdir()
+    for file in (tmp_path / "mine0").glob("*.py"):
+        shutil.copy(file, tmp_path / "mine2")
+    names.append(job_name(resolve([quick, {"method": "lamed", "plugins": ["mine2"]}])))
+    assert names[0] != names[1] and names[0] == names[2]
+
+
+def test_a_job_without_plug_ins_keeps_its_name(small):
+    """As in the directories of sweeps that were run before plug-ins were hashed."""
+    assert job_name(resolve([small])) == "fedavg-seed0-a00aad95a0"

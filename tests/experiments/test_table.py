@@ -133,3 +133,11 @@ def test_latex_compiles(tmp_path):
     )  # fmt: skip
     assert done.returncode == 0, done.stdout.decode(errors="replace")[-2000:]
     assert (tmp_path / "table.pdf").stat().st_size > 5_000
+
+
+def test_runs_of_different_versions_are_said_in_one_line(make):
+    runs = [make("a", {"x": 1.0}), make("b", {"x": 2.0}, method="fpl"), make("c", {"x": 3.0}, seed=1)]
+    for run, version in zip(runs, ("0.1.0", "0.1.0", "0.2.0"), strict=True):
+        run.write_summary({**run.summary(), "versions": {"protolith": version, "python": "3.11"}})
+    assert build_tables(runs)[0].footer == ["runs of different code: protolith 0.1.0 and 0.2.0"]
+    assert build_tables(runs[:2])[0].footer == []
