@@ -98,7 +98,7 @@ def measure(name: str, data: Path, seed: int) -> dict[str, object]:
         for _ in range(ROUNDS):
             lines.append(coordinator.run_round())
             models = [*models, server.weights][-AVERAGED:]
-            print(name, lines[-1]["round"] + 1, round(lines[-1]["mean"], 1), file=sys.stderr, flush=True)
+            print(name, lines[-1]["round"], round(lines[-1]["mean"], 1), file=sys.stderr, flush=True)
         together = engine.evaluate(average(models), server.knowledge)
     last = lines[-5:]
     domains = {domain: round(sum(line["accuracy"][domain] for line in last) / 5, 2) for domain in last[0]["accuracy"]}

@@ -56,7 +56,7 @@ class Looks(Observer):
         self.processes = 0
 
     def round_done(self, metrics: dict[str, Any]) -> None:
-        if metrics["round"] == 2:
+        if metrics["round"] == 3:
             helpers = descendants(os.getpid())
             self.processes = len(helpers)
             self.driver, self.others = memory(os.getpid()), sum(map(memory, helpers))
@@ -112,7 +112,7 @@ def one_simulation(model: str, rounds: int) -> dict[str, float]:
             assert mean.weight == CLIENTS
             weights = mean.mean()
             times.append(time.perf_counter() - began)
-            looks.round_done({"round": round_})
+            looks.round_done({"round": round_ + 1})
 
     run_simulation(server, client, CLIENTS, backend_config={"client_resources": {"num_cpus": 1, "num_gpus": 0.0}})
     assert len(times) == rounds

@@ -86,7 +86,7 @@ class Memory(Observer):
         pages = int(Path("/proc/self/statm").read_text().split()[1])
         self.megabytes.append(pages * 4096 / 1e6)
         print(
-            f"round {metrics['round'] + 1}: {metrics['clients']} clients, {len(metrics['dropped'])} dropped, "
+            f"round {metrics['round']}: {metrics['clients']} clients, {len(metrics['dropped'])} dropped, "
             f"{len(metrics['rejected'])} rejected, {self.megabytes[-1]:.0f} MB, {time.monotonic() - self.began:.0f} s",
             flush=True,
         )

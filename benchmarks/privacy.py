@@ -71,7 +71,7 @@ def train(task: Task, name: str, method: str, noise: float, rounds: int) -> Run:
         for _ in range(rounds):
             run.uploads.append({})
             metrics = coordinator.run_round()
-            run.privacy = account.after(metrics["round"]).get("privacy", {})
+            run.privacy = account.after(metrics["round"] - 1).get("privacy", {})
             means += [metrics["mean"]] if "mean" in metrics else []
     run.accuracy = statistics.fmean(means[-LAST:])
     say(f"{name}: accuracy {run.accuracy:.1f}, {run.privacy}")

@@ -104,7 +104,7 @@ class Crash(BaseException):
 
 class CrashAfterTwo(Observer):
     def round_done(self, metrics):
-        if metrics["round"] == 1:
+        if metrics["round"] == 2:
             raise Crash
 
 

@@ -56,7 +56,7 @@ class AfterFirst(Observer):
 
     def round_done(self, metrics: Metrics) -> None:
         """Look at the counter."""
-        if metrics["round"] == 0:
+        if metrics["round"] == 1:
             self.operations = self.counter.get_total_flops()
 
 

@@ -39,7 +39,7 @@ class Lines(Observer):
 
     def round_done(self, metrics: Metrics) -> None:
         """Print a round."""
-        done = metrics["round"] + 1
+        done = metrics["round"]
         left = (time.perf_counter() - self.began) / (done - self.first) * (self.rounds - done)
         self.say(f"round {done}/{self.rounds}  {describe(metrics)}  {left:.0f} s left")
 
@@ -71,7 +71,7 @@ class Live(Lines):
     def round_done(self, metrics: Metrics) -> None:
         """Move the bar."""
         if self.line is not None:
-            done = metrics["round"] + 1
+            done = metrics["round"]
             text = f"accuracy {metrics['mean']:.2f}{untested(metrics)}" if "mean" in metrics else ""
             self.bar.update(self.line, completed=done, description=f"round {done}/{self.rounds}", text=text)
 

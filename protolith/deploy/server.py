@@ -39,7 +39,7 @@ class Log(Observer):
 
     def round_done(self, metrics: Metrics) -> None:
         """Print that a round is done."""
-        print(f"round {metrics['round'] + 1} done in {metrics['seconds']['total']:.1f} s", flush=True)
+        print(f"round {metrics['round']} done in {metrics['seconds']['total']:.1f} s", flush=True)
 
 
 def serve(settings: Mapping[str, object], open_exchange: OpenExchange) -> None:

@@ -128,9 +128,9 @@ def submit(deployment: Deployment, job: str, directory: Path) -> int:
 
 def _submit_and_follow(deployment: Deployment, directory: RunDirectory, observer: Observer) -> None:
     before = RunNote(directory).values.get("pid")
-    told = max((line["round"] for line in directory.metrics()), default=-1)
+    told = max((line["round"] for line in directory.metrics()), default=0)
     number = submit(deployment, "train", directory.path)
-    observer.started(directory.config(), directory, told + 1, len(deployment.plan.sites))
+    observer.started(directory.config(), directory, told, len(deployment.plan.sites))
     try:
         pid = _wait_for_start(deployment, directory, before, number)
         _follow(deployment, directory, observer, pid, told)
@@ -187,7 +187,7 @@ def _follow(deployment: Deployment, directory: RunDirectory, observer: Observer,
 
 def _tell_missing(line: Metrics, observer: Observer) -> None:
     for missing in line.get("missing", []):
-        observer.say(f"round {line['round'] + 1}: no {missing['phase']} at {missing['site']}: {missing['reason']}")
+        observer.say(f"round {line['round']}: no {missing['phase']} at {missing['site']}: {missing['reason']}")
 
 
 def ask_sites(deployment: Deployment, seconds: float = START_SECONDS) -> dict[str, Metrics]:

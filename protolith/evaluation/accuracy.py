@@ -102,5 +102,5 @@ def reached(lines: Sequence[Mapping[str, Any]], target: float) -> tuple[int, int
     for line in lines:
         sent += line["bytes_down"] + line["bytes_up"]
         if line.get("mean", -1.0) >= target:
-            return line["round"] + 1, sent
+            return line["round"], sent
     return None

@@ -46,7 +46,7 @@ class Log(Observer):
         """Write what came of a round."""
         accuracy = f", accuracy {metrics['mean']:.2f}" if metrics.get("mean") is not None else ""
         rejected = f", {len(metrics['rejected'])} rejected" if metrics["rejected"] else ""
-        self.say(f"round {metrics['round'] + 1}/{self.rounds}{accuracy}{rejected}, {metrics['seconds']['total']:.1f} s")
+        self.say(f"round {metrics['round']}/{self.rounds}{accuracy}{rejected}, {metrics['seconds']['total']:.1f} s")
 
     def finished(self, summary: Metrics) -> None:
         """Write the result."""

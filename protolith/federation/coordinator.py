@@ -30,8 +30,8 @@ LAST = 5  # the rounds that make the result, as in all four papers
 class Progress:
     """What lasts from round to round besides the server's own state."""
 
-    round: int = 0  # the next round
-    memories: dict[int, int] = field(default_factory=dict)  # client -> round that wrote its memory
+    round: int = 0  # how many are done
+    memories: dict[int, int] = field(default_factory=dict)  # client -> the round, from 1, that wrote its memory
     own_accuracy: dict[int, dict[str, float]] = field(default_factory=dict)  # client -> test set -> per cent
     strikes: dict[int, int] = field(default_factory=dict)  # client -> uploads rejected in a row
 
@@ -109,7 +109,7 @@ class Coordinator:
         return list(dict.fromkeys(test.domain for test in self.allocation.tests))
 
     def memory_file(self, client: int, round_: int) -> Path:
-        """Where a client's memory of a round is kept."""
+        """Where a client's memory of a round, counted from 1, is kept."""
         return self.memory / f"client-{client:05d}-round-{round_:06d}.safetensors"
 
     def _last_rounds(self) -> dict[int, int]:
@@ -169,7 +169,7 @@ class Coordinator:
         done = time.perf_counter()
         self.progress.round = round_ + 1
         return {
-            "round": round_,
+            "round": round_ + 1,
             **accuracy,
             "loss": tally.mean_losses(),
             "bytes_down": tally.bytes_down,
@@ -204,7 +204,7 @@ class Coordinator:
         tally.flagged = [self._described(flag) for flag in screen.flags()]
         if not some and tally.rejected:
             worst = tally.rejected[0]
-            raise RunFailed(f"every upload of round {round_} was rejected; {worst['client']}: {worst['reason']}.")
+            raise RunFailed(f"every upload of round {round_ + 1} was rejected; {worst['client']}: {worst['reason']}.")
 
     def _job(self, client: int, round_: int) -> Job:
         spec = self.allocation.clients[client]
@@ -215,7 +215,7 @@ class Coordinator:
             round=round_,
             size=len(spec.rows),
             memory_in=None if wrote is None else self.memory_file(client, wrote),
-            memory_out=self.memory_file(client, round_),
+            memory_out=self.memory_file(client, round_ + 1),
             evaluate=self.tested == "trained" and self.evaluates_in(round_),
             model_out=self.model_file(client) if self.last_rounds.get(client) == round_ else None,
         )
@@ -257,7 +257,7 @@ class Coordinator:
             upload = result.upload
             self.progress.strikes.pop(upload.client, None)
             if result.remembered:  # a rejected round leaves no trace: the client goes on from its last good memory
-                self.progress.memories[upload.client] = round_
+                self.progress.memories[upload.client] = round_ + 1
             tally.add_losses(upload)
             own = {
                 name.removeprefix("accuracy/"): v for name, v in upload.metrics.items() if name.startswith("accuracy/")

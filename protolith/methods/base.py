@@ -96,7 +96,7 @@ class Context:
     """Everything that a client's work depends on."""
 
     client: int
-    round: int
+    round: int  # from 0, as its numbers are drawn; people and files count from 1
     rounds: int
     classes: int
     params: Any

@@ -42,7 +42,7 @@ class Client(with_prototypes.Client):
     """CE + L_APC (Eq. 6), and prototypes of augmented images."""
 
     def loss(self, batch: Batch, out: Output) -> dict[str, Tensor]:
-        """Nothing to contrast with in round 0."""
+        """Nothing to contrast with in the first round."""
         terms = super().loss(batch, out)
         if "global" in self.knowledge:  # Eq. 5
             prototypes, labels = labelled(self.knowledge["global"], self.knowledge["present"])

@@ -44,7 +44,7 @@ class Client(with_style.Client):
         return super().keeps(name) or (is_head(name) and not self.params.share_head)
 
     def loss(self, batch: Batch, out: Output) -> dict[str, Tensor]:
-        """Without prototypes, in round 0, CE and FDR; without a cluster of its own, no style contrast."""
+        """Without prototypes, in the first round, CE and FDR; without a cluster of its own, no style contrast."""
         assert isinstance(out, Decoupled)
         terms, p, k = super().loss(batch, out), self.params, self.knowledge
         if p.beta > 0:  # Eq. 14

@@ -39,7 +39,7 @@ class Client(with_prototypes.Client):
         self.seen: list[tuple[Tensor, Tensor]] = []
 
     def loss(self, batch: Batch, out: Output) -> dict[str, Tensor]:
-        """CE alone in round 0."""
+        """CE alone in the first round."""
         terms, p = super().loss(batch, out), self.params
         if "clusters" in self.knowledge and p.weight > 0:
             clusters, labels = self.knowledge["clusters"], self.knowledge["cluster_labels"]

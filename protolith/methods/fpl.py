@@ -36,7 +36,7 @@ class Client(with_prototypes.Client):
     """CE + L_CPCL + L_UPCR, all with weight 1."""
 
     def loss(self, batch: Batch, out: Output) -> dict[str, Tensor]:
-        """Nothing to contrast or align with in round 0."""
+        """Nothing to contrast or align with in the first round."""
         terms = super().loss(batch, out)
         k = self.knowledge
         if "clusters" not in k:

@@ -79,7 +79,7 @@ class Client(with_prototypes.Client):
         self.now: ClassMeans | None = None  # and of this one, so far
 
     def loss(self, batch: Batch, out: Output) -> dict[str, Tensor]:
-        """In round 0 there are no generalized prototypes yet, but the augmented ones are local."""
+        """In the first round there are no generalized prototypes yet, but the augmented ones are local."""
         terms, p = super().loss(batch, out), self.params
         if p.lambda_intra > 0:  # Eq. 9
             augmented, counts = self.augmented(batch, out)

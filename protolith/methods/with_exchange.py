@@ -43,7 +43,7 @@ class Client(fedavg.Client):
         return self.training.style_draw
 
     def restyle(self, images: Tensor) -> Tensor:
-        """Re-colour stored images; in round 0 no style is known yet."""
+        """Re-colour stored images; in the first round no style is known yet."""
         styles = self.knowledge.get(STYLES)
         if styles is None or self.style_probability == 0:
             return images
@@ -102,8 +102,8 @@ class Balanced(Server):
     def weight(self, upload: Upload) -> float:
         """n_m / n_j(m): a client's share in its pseudo-domain; the mean divides by the number of domains.
 
-        A client whose style is not known yet counts as if its pseudo-domain were of average size: in round 0 all
-        clients do, which is FedAvg.
+        A client whose style is not known yet counts as if its pseudo-domain were of average size: in the first round
+        all clients do, which is FedAvg.
         """
         cluster = self.extra[CLUSTER]
         images = images_by_domain(torch.tensor(self.roster.counts), cluster)

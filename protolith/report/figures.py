@@ -101,7 +101,7 @@ def curve(runs: Iterable[RunDirectory], value: Value) -> Curve:
     for run in runs:
         for line in with_whole_means(run.metrics()):
             if (number := value(line)) is not None:
-                found.setdefault(line["round"] + 1, []).append(number)
+                found.setdefault(line["round"], []).append(number)
     rounds = sorted(found)
     return Curve(rounds, [statistics.fmean(found[r]) for r in rounds], [spread(found[r]) for r in rounds])
 

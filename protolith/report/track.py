@@ -28,7 +28,7 @@ class TensorBoard(Observer):
 
     def started(self, config: RunConfig, directory: RunDirectory, first_round: int, workers: int) -> None:
         """Open the file; of a run that goes on, the rounds that are done again replace the old ones."""
-        self._writer = self._open(str(directory.path / FOLDER), purge_step=first_round)
+        self._writer = self._open(str(directory.path / FOLDER), purge_step=first_round + 1)
         self.others.started(config, directory, first_round, workers)
 
     def round_done(self, metrics: Metrics) -> None:

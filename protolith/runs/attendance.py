@@ -23,9 +23,9 @@ def absences(lines: Sequence[Metrics], counted: Sequence[Metrics], sites: Sequen
     for site in (site for site in dict.fromkeys(sites) if site not in present):
         seen = [line for line in lines if site in line.get("accuracy", {})]
         found[site] = {
-            "last": seen[-1]["round"] + 1 if seen else None,
+            "last": seen[-1]["round"] if seen else None,
             "accuracy": seen[-1]["accuracy"][site] if seen else None,
-            "missed": [line["round"] + 1 for line in counted if site not in line["accuracy"]],
+            "missed": [line["round"] for line in counted if site not in line["accuracy"]],
         }
     return found
 

@@ -15,7 +15,9 @@ from protolith.files import write_text
 from protolith.records import BadRecord, Record
 
 KEPT = 2
-FORMAT = 1  # a later version that writes checkpoints in another way raises the number
+# A later version that writes checkpoints in another way raises the number. In the first, memories count from 0: their
+# numbers are those of files that are there, so they are read as they stand.
+FORMAT = 2
 STATE, PROGRESS = "server.safetensors", "progress.json"
 NAME = re.compile(r"round-([0-9]{6,9})")
 
@@ -27,7 +29,7 @@ class Description(BaseModel):
 
     format: int = FORMAT
     round: int = Field(ge=0)
-    memories: dict[int, int]
+    memories: dict[int, int]  # client -> the number that its memory's file has
     own_accuracy: dict[int, dict[str, float]]
     strikes: dict[int, int] = {}
     sha256: str

@@ -17,7 +17,9 @@ from protolith.methods.registry import get_method, load_plugin
 from protolith.models import model_names
 from protolith.runs.defaults import Tree, default_protocol, defaults_for
 
-FORMAT = 1  # of config.toml; a later version that changes it raises the number
+# Of a run's directory, in its config.toml; a later version that changes it raises the number. In the first, rounds
+# count from 0 in metrics.jsonl and memory/.
+FORMAT = 2
 CONFIG_BYTES = 1 << 20
 SHOWN = 200  # letters of a wrong value that an error shows
 

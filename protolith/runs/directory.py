@@ -21,6 +21,7 @@ from protolith.runs.config import RunConfig, read_toml, to_toml, validated
 
 Metrics = dict[str, Any]
 FORMAT = 1  # of summary.json; a later version that changes it raises the number
+METRICS_FORMAT = 2  # of a line of metrics.jsonl; in the first, which says no number, rounds count from 0
 LOCK, HOLDER = ".lock", ".holder.json"
 METRICS_BYTES = 4 << 30  # of metrics.jsonl
 
@@ -162,26 +163,26 @@ class RunDirectory:
     def append_metrics(self, line: Metrics) -> None:
         """Add a round's line."""
         with (self.path / "metrics.jsonl").open("a") as file:
-            file.write(json.dumps(plain_json(line)) + "\n")
+            file.write(_as_text(line))
             file.flush()
             os.fsync(file.fileno())  # no checkpoint may be ahead of it, also when the power fails
 
     def metrics(self) -> list[Metrics]:
-        """The rounds' lines; a line that was cut off by a crash, or is damaged, is left out."""
+        """The rounds' lines, counted from 1; a line that was cut off by a crash, or is damaged, is left out."""
         path = self.path / "metrics.jsonl"
         lines: list[Metrics] = []
         for text in files.read_bytes(path, METRICS_BYTES).splitlines() if path.is_file() else []:
             with suppress(ValueError):
                 line = files.parse_json(text)
                 if isinstance(line, dict) and isinstance(line.get("round"), int):
-                    lines.append(line)
+                    lines.append(_counted_from_1(line, path))
         return lines
 
-    def keep_metrics_before(self, round_: int) -> int:
+    def keep_metrics_of_first(self, rounds: int) -> int:
         """Drop the lines of rounds that will be run again; say how many are missing of those before."""
-        kept = [line for line in self.metrics() if line["round"] < round_]
-        write_text(self.path / "metrics.jsonl", "".join(json.dumps(line) + "\n" for line in kept))
-        return round_ - len({line["round"] for line in kept})
+        kept = [line for line in self.metrics() if line["round"] <= rounds]
+        write_text(self.path / "metrics.jsonl", "".join(map(_as_text, kept)))
+        return rounds - len({line["round"] for line in kept})
 
     def summary(self) -> Metrics | None:
         """The summary, once the run is done; a damaged one counts as none, so that resuming makes it anew."""
@@ -198,6 +199,18 @@ class RunDirectory:
         """Write the summary: the run is done."""
         whole = {"format": FORMAT, **summary}
         write_text(self.path / "summary.json", json.dumps(plain_json(whole), indent=2) + "\n")
+
+
+def _as_text(line: Metrics) -> str:
+    return json.dumps(plain_json({"format": METRICS_FORMAT, **line})) + "\n"
+
+
+def _counted_from_1(line: Metrics, path: Path) -> Metrics:
+    """A line as it is today, whatever its format."""
+    written = line.pop("format", 1)
+    if problem := files.newer(path, written, METRICS_FORMAT):
+        raise problem
+    return {**line, "round": line["round"] + 1} if written == 1 else line
 
 
 def _left_behind(file: Path) -> bool:

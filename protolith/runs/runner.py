@@ -42,10 +42,10 @@ class Observer:
         """Hear a sentence."""
 
     def started(self, config: RunConfig, directory: RunDirectory, first_round: int, workers: int) -> None:
-        """Hear that rounds begin."""
+        """Hear that rounds begin, after so many that are done."""
 
     def round_done(self, metrics: Metrics) -> None:
-        """Hear what came of a round."""
+        """Hear what came of a round, which counts from 1."""
 
     def finished(self, summary: Metrics) -> None:
         """Hear the result."""
@@ -162,7 +162,7 @@ def _go_on(
         if checkpoint := checkpoints.latest(observer.say):
             server.load_state(checkpoint.state)
             coordinator.progress = checkpoint.progress
-        if lost := directory.keep_metrics_before(coordinator.progress.round):
+        if lost := directory.keep_metrics_of_first(coordinator.progress.round):
             observer.say(f"metrics.jsonl is damaged: {lost} round(s) are missing from it and from the summary.")
         observer.started(config, directory, coordinator.progress.round, getattr(engine, "actors", workers))
         prototypes = PrototypeLog(directory.path / FOLDER, workplace.allocation, workplace.task.classes, roster)
@@ -224,7 +224,7 @@ def _rounds(
             if isinstance(coordinator.engine, FlowerEngine):
                 metrics |= coordinator.engine.events()
                 releases = coordinator.engine.releases
-            metrics |= account.after(metrics["round"], releases)
+            metrics |= account.after(coordinator.progress.round - 1, releases)
             state, progress = coordinator.server.state(), coordinator.progress.copy()
             # A round's line comes before its checkpoint, so that no checkpoint is ahead of the metrics; the
             # time that a checkpoint takes is therefore found in the next round's line.
@@ -296,10 +296,10 @@ def summarise(
         raise RunFailed(f"{directory.path / 'metrics.jsonl'} holds no tested round: there is nothing to summarise.")
     is_global = coordinator.tested == "global"  # clients' own models count from when they had trained
     tested = attendance.last_shared(tested) if is_global else tested
-    rule = f"mean of the last {len(tested)} rounds ({tested[0]['round'] + 1} to {tested[-1]['round'] + 1})"
+    rule = f"mean of the last {len(tested)} rounds ({tested[0]['round']} to {tested[-1]['round']})"
     if config.patience and (best := stopping.best_round(lines)):
         tested = [best]
-        rule = f"of round {best['round'] + 1} of {len(lines)}, chosen by validation images"
+        rule = f"of round {best['round']} of {len(lines)}, chosen by validation images"
     accuracy = _means(tested, "accuracy")
     if is_global:
         accuracy = {site: accuracy[site] for site in attendance.always_there(tested)}

@@ -132,7 +132,7 @@ def test_memory_stays_at_the_site_and_only_what_may_be_needed_is_kept(images, tm
     exchange = Direct(images, tmp_path / "state")
     run = at_sites(exchange, settings(images, method="fedcode", rounds=5), tmp_path / "run")
     kept = sorted(file.name for file in (tmp_path / "state" / "pen" / "memory" / RUN).iterdir())
-    assert kept[-1] == "client-00000-round-000004.safetensors" and len(kept) <= 4
+    assert kept[-1] == "client-00000-round-000005.safetensors" and len(kept) <= 4
     for note in (run.path / "memory").iterdir():
         assert records.read(note).keys() == {"round"}  # the server has no memory of a client, only a note
 
@@ -151,14 +151,14 @@ def test_a_site_that_is_away_is_left_out_and_comes_back_with_its_memory(images, 
     run = at_sites(exchange, settings(images, method="fedcode", rounds=5), tmp_path / "run")
     lines = run.metrics()
     assert [[(m["site"], m["phase"]) for m in line["missing"]] for line in lines] == [
-        [("print", "test")],  # its answer would have brought the test of round 0 and the training of round 1
+        [("print", "test")],  # its answer would have brought the test of the first round and the training of the second
         [("print", "training"), ("print", "test")],
         [("print", "training")],
         [],
         [],
     ]
     assert list(lines[1]["accuracy"]) == ["pen", "photo"] and list(lines[4]["accuracy"]) == SITES
-    assert memories == [(0, -1), (1, 0), (2, 0), (3, 0), (4, 3)]
+    assert memories == [(0, -1), (1, 1), (2, 1), (3, 1), (4, 4)]
 
 
 def test_a_site_that_died_is_named_on_screen_in_summary_table_and_report(images, tmp_path, capsys):
@@ -213,7 +213,7 @@ def test_a_lost_quorum_stops_the_run_with_a_sentence_and_resume_gives_the_same_r
 
     class Leave(Observer):
         def round_done(self, metrics):
-            exchange.away = {"photo", "print"} if metrics["round"] == 1 else set()
+            exchange.away = {"photo", "print"} if metrics["round"] == 2 else set()
 
     exchange.change = lambda request, reply: None if request.site in exchange.away else reply
     broken = replace_change(exchange, round_=2, sites={"photo", "print"})
@@ -252,11 +252,39 @@ def test_a_killed_server_resumes_to_the_same_result(images, tmp_path, method):
 
     class Kill(Observer):
         def round_done(self, metrics):
-            if metrics["round"] == 1:
+            if metrics["round"] == 2:
                 raise Stop
 
     with pytest.raises(Stop):
         at_sites(exchange, given, tmp_path / "run", Kill())
+    run = at_sites(exchange, given, tmp_path / "run")
+    assert_same_run(run, runner.start(resolve([given]), tmp_path / "here", Observer()))
+
+
+def test_a_run_and_sites_that_counted_memories_from_0_go_on_to_the_same_result(images, tmp_path):
+    """The server's notes tell under which numbers the sites' files are."""
+    given = settings(images, method="fedcode", rounds=4)
+    exchange = Direct(images, tmp_path / "state")
+
+    class Kill(Observer):
+        def round_done(self, metrics):
+            if metrics["round"] == 2:
+                raise Stop
+
+    with pytest.raises(Stop):
+        at_sites(exchange, given, tmp_path / "run", Kill())
+    notes = [note for note in (tmp_path / "run" / "memory").iterdir() if note.suffix == ".safetensors"]
+    files = sorted((tmp_path / "state").rglob("memory/*/client-*.safetensors"))
+    assert notes and files
+    for note in notes:
+        records.write(note, {"round": records.clone(records.read(note))["round"] - 1})
+    for file in sorted(notes) + files:
+        stem, number = file.stem.rsplit("-", 1)
+        file.rename(file.with_name(f"{stem}-{int(number) - 1:06d}.safetensors"))
+    for file in (tmp_path / "run").glob("checkpoint/*/progress.json"):
+        said = json.loads(file.read_text())
+        memories = {client: round_ - 1 for client, round_ in said["memories"].items()}
+        file.write_text(json.dumps({**said, "format": 1, "memories": memories}))
     run = at_sites(exchange, given, tmp_path / "run")
     assert_same_run(run, runner.start(resolve([given]), tmp_path / "here", Observer()))
 

@@ -24,7 +24,7 @@ def make(tmp_path):
         run = RunDirectory.create(tmp_path / name, resolve([{"rounds": 2, **settings}]))
         for round_ in (0, 1):
             mean = sum(accuracy.values()) / len(accuracy) * (round_ + 1) / 2
-            run.append_metrics({"round": round_, "mean": mean, "bytes_down": 3_000_000, "bytes_up": 1_000_000})
+            run.append_metrics({"round": round_ + 1, "mean": mean, "bytes_down": 3_000_000, "bytes_up": 1_000_000})
         config = run.config()
         if finished:
             summary = {
@@ -80,7 +80,7 @@ def test_cost_is_by_round_and_a_target_must_be_reached_by_all_seeds(make):
 def test_measures_of_domains_and_targets():
     assert worst({"a": 3.0, "b": 1.0, "c": 2.0}) == ("b", 1.0) and spread({"a": 3.0, "b": 1.0}) == 2.0
     lines = [
-        {"round": r, "bytes_down": 2, "bytes_up": 1, **m} for r, m in enumerate([{}, {"mean": 5.0}, {"mean": 7.0}])
+        {"round": r + 1, "bytes_down": 2, "bytes_up": 1, **m} for r, m in enumerate([{}, {"mean": 5.0}, {"mean": 7.0}])
     ]
     assert reached(lines, 5.0) == (2, 6) and reached(lines, 6.0) == (3, 9) and reached(lines, 8.0) is None
 

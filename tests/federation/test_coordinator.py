@@ -62,7 +62,7 @@ def test_a_rejected_upload_changes_nothing_but_the_count(tmp_path):
 
 def test_when_every_upload_is_rejected_the_run_fails_and_says_why(tmp_path):
     bad = {i: Upload(i, 10 * (i + 1), {"w": torch.tensor([float("inf")])}) for i in range(3)}
-    with pytest.raises(RunFailed, match="every upload of round 0 was rejected; d-1: weight 'w' has numbers"):
+    with pytest.raises(RunFailed, match="every upload of round 1 was rejected; d-1: weight 'w' has numbers"):
         coordinator(Engine(bad), tmp_path).run_round()
 
 
@@ -77,7 +77,7 @@ def test_memory_goes_from_the_round_that_wrote_it_to_the_next_that_needs_it(tmp_
                 assert job.memory_in is None
             else:
                 assert job.memory_in == (None if wrote is None else c.memory_file(1, wrote))
-                wrote = job.round
+                wrote = job.round + 1
         engine.jobs.clear()
     assert c.progress.memories == {1: wrote}
 
@@ -92,7 +92,7 @@ def test_a_round_in_which_everyone_drops_out_changes_nothing(tmp_path):
 def test_only_some_rounds_are_tested_but_always_the_last_five(tmp_path):
     c = coordinator(Engine(), tmp_path, evaluate_every=6)
     tested = [line["round"] for line in (c.run_round() for _ in range(20)) if "accuracy" in line]
-    assert tested == [0, 6, 12, 15, 16, 17, 18, 19]
+    assert tested == [1, 7, 13, 16, 17, 18, 19, 20]
 
 
 def test_clients_own_models_are_summarised_at_home_and_across(tmp_path):

@@ -29,7 +29,7 @@ class CrashAfter(Observer):
         self.rounds = rounds
 
     def round_done(self, metrics):
-        if metrics["round"] + 1 == self.rounds:
+        if metrics["round"] == self.rounds:
             raise Crash
 
 

@@ -104,7 +104,7 @@ def metrics_line():
 def line(round_, accuracy):
     """A round's line of metrics."""
     return {
-        "round": round_,
+        "round": round_ + 1,
         "accuracy": accuracy,
         "mean": sum(accuracy.values()) / len(accuracy),
         "loss": {"ce": 1.0},

@@ -26,7 +26,7 @@ def make_run(tmp_path):
         run = RunDirectory.create(tmp_path / name, config)
         for index, accuracy in enumerate(rounds):
             tested = {} if accuracy is None else {"accuracy": accuracy, "mean": plain_mean(accuracy.values())}
-            run.append_metrics({"round": index, **tested, "loss": {"ce": 1.0 / (index + 1)}})
+            run.append_metrics({"round": index + 1, **tested, "loss": {"ce": 1.0 / (index + 1)}})
         if finished:
             run.write_summary({"seed": config.seed})
         return run
@@ -104,7 +104,9 @@ def test_one_domain_and_other_values(make_run):
     assert line_of(figures.draw_curves(groups, "b").axes[0]) == [(1, 30), (2, 50)]
     by_key = figures.draw_curves(groups, value="loss.ce", ylabel="cross-entropy")
     assert line_of(by_key.axes[0]) == [(1, 1), (2, 0.5)] and by_key.axes[0].get_ylabel() == "cross-entropy"
-    by_function = figures.draw_curves(groups, value=lambda line: line["accuracy"]["a"] / 10 if line["round"] else None)
+    by_function = figures.draw_curves(
+        groups, value=lambda line: line["accuracy"]["a"] / 10 if line["round"] > 1 else None
+    )
     assert line_of(by_function.axes[0]) == [(2, 2)]
 
 

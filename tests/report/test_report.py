@@ -339,7 +339,7 @@ def test_features_that_are_not_finite_are_said(make_run, page):
 
 def test_rejected_uploads_and_dropped_clients_are_events(make_run, page):
     run = make_run("r")
-    last = {**run.metrics()[-1], "round": 3, "dropped": ["pen-1"]}
+    last = {**run.metrics()[-1], "round": 4, "dropped": ["pen-1"]}
     run.append_metrics({**last, "rejected": [{"client": "pen-2", "reason": "weight 'w' is <not> finite"}]})
     reader, _ = page()
     assert "Run r, round 4: pen-2's upload was rejected: weight 'w' is <not> finite" in reader.text

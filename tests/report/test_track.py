@@ -24,7 +24,7 @@ class StopsAfterTwo(Observer):
 
     def round_done(self, metrics):
         self.heard.append(metrics["round"])
-        if metrics["round"] == 1:
+        if metrics["round"] == 2:
             raise KeyboardInterrupt
 
 
@@ -38,7 +38,7 @@ def test_every_round_is_there_once_with_the_runs_own_numbers(tmp_path):
     first.close()
     run = protolith.resume(tmp_path / "r", observer=second)
     second.close()
-    assert (first.others.heard, second.others.heard) == ([0, 1], [2])
+    assert (first.others.heard, second.others.heard) == ([1, 2], [3])
     events = EventAccumulator(str(run.path / FOLDER))
     events.Reload()
     names = {"accuracy/mean", "accuracy/pen", "loss/ce", "loss/prox", "bytes/up", "seconds/total", "rejected"}
@@ -48,7 +48,7 @@ def test_every_round_is_there_once_with_the_runs_own_numbers(tmp_path):
         "loss/ce": [line["loss"]["ce"] for line in run.metrics],
     }.items():
         found = events.Scalars(name)
-        assert [event.step for event in found] == [0, 1, 2]
+        assert [event.step for event in found] == [1, 2, 3]
         assert [event.value for event in found] == pytest.approx(values)
 
 

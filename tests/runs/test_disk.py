@@ -75,13 +75,13 @@ def parts(path):
 
 
 class FillAfter(Observer):
-    """Fills the disk after a round; -1: before the first."""
+    """Fills the disk after a round; 0: before the first."""
 
     def __init__(self, folder, round_):
         self.folder, self.round, self.held = folder, round_, None
 
     def started(self, *_):
-        self.look(-1)
+        self.look(0)
 
     def round_done(self, metrics):
         self.look(metrics["round"])
@@ -113,7 +113,7 @@ def whole(tmp_path_factory):
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_full_disk_is_one_sentence_and_the_run_goes_on_when_there_is_room(tiny, disk, whole, workers, capfd):
     values = {**tiny, "method": "solo"}
-    observer = FillAfter(disk, 0)
+    observer = FillAfter(disk, 1)
     with pytest.raises(DiskRefused, match=r"no space left on device.* go on with: protolith resume"):
         runner.start(resolve([{**values, "workers": workers}]), disk / "run", observer)
     assert parts(disk / "run") == [] and "Traceback" not in capfd.readouterr().err
@@ -199,7 +199,7 @@ def test_a_full_spool_is_one_sentence(tiny, disk, tmp_path, monkeypatch, whole):
     monkeypatch.setattr(spool, "MEMORY", disk)
     monkeypatch.setattr(spool, "LEAST_FREE", 0)
     values = {**tiny, "rounds": 2}
-    observer = FillAfter(disk, -1)  # the first round makes all slots, and the others use them again
+    observer = FillAfter(disk, 0)  # the first round makes all slots, and the others use them again
     with pytest.raises(DiskRefused, match="no space left on device"):
         runner.start(resolve([{**values, "workers": 1}]), tmp_path / "run", observer)
     assert list(disk.glob("protolith-spool-*")) == []
@@ -313,7 +313,7 @@ def stopped(tiny, tmp_path):
 
     class Stop(Observer):
         def round_done(self, metrics):
-            if metrics["round"] == 1:
+            if metrics["round"] == 2:
                 raise KeyboardInterrupt
 
     with pytest.raises(runner.Interrupted):
@@ -323,12 +323,12 @@ def stopped(tiny, tmp_path):
 
 def newer_config(path):
     file = path / "config.toml"
-    file.write_text(file.read_text().replace("format = 1", "format = 2"))
+    file.write_text(file.read_text().replace("format = 2", "format = 3"))
 
 
 def newer_checkpoint(path):
     file = path / "checkpoint" / "round-000002" / "progress.json"
-    file.write_text(json.dumps({**json.loads(file.read_text()), "format": 2}))
+    file.write_text(json.dumps({**json.loads(file.read_text()), "format": 3}))
 
 
 def newer_summary(path):
@@ -416,7 +416,7 @@ def test_damaged_metrics_are_named(stopped):
     notes.say = said.append
     runner.resume(stopped, notes)
     assert said == ["metrics.jsonl is damaged: 1 round(s) are missing from it and from the summary."]
-    assert [line["round"] for line in RunDirectory(stopped).metrics()] == [1, 2]
+    assert [line["round"] for line in RunDirectory(stopped).metrics()] == [2, 3]
 
 
 def test_a_summary_needs_a_tested_round(stopped, monkeypatch):

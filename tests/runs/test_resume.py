@@ -160,7 +160,7 @@ def test_only_two_checkpoints_and_their_memories_are_kept(tiny, tmp_path):
     runner.start(resolve([settings(tiny)]), path, Observer())
     assert [folder.name for folder in sorted((path / "checkpoint").iterdir())] == ["round-000003", "round-000004"]
     rounds = {file.stem.rsplit("-", 1)[1] for file in (path / "memory").iterdir()}
-    assert rounds == {"000002", "000003"}
+    assert rounds == {"000003", "000004"}
 
 
 def test_ctrl_c_leaves_a_checkpoint_and_says_how_to_go_on(tiny, tmp_path, uninterrupted):
@@ -169,7 +169,7 @@ def test_ctrl_c_leaves_a_checkpoint_and_says_how_to_go_on(tiny, tmp_path, uninte
 
     class Stop(Observer):
         def round_done(self, metrics):
-            if metrics["round"] == 1:
+            if metrics["round"] == 2:
                 raise KeyboardInterrupt
 
     with pytest.raises(Interrupted, match=f"protolith resume {path}"):

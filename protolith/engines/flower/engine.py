@@ -99,7 +99,7 @@ class FlowerEngine:
                 self._miss(self._site(job), "training")
                 continue
             if result.remembered:  # the memory stays at the site; here is only the note that there is one
-                records.write(job.memory_out, {"round": torch.tensor(job.round)})
+                records.write(job.memory_out, {"round": torch.tensor(job.round + 1)})
             yield result
 
     def evaluate(self, weights: Record, knowledge: Record) -> dict[str, float]:
@@ -143,7 +143,7 @@ class FlowerEngine:
         for client in chosen:
             spec, wrote = self.allocation.clients[client], now.progress.memories.get(client)
             memory_in = None if wrote is None else now.memory_file(client, wrote)
-            memory_out = now.memory_file(client, round_)
+            memory_out = now.memory_file(client, round_ + 1)
             jobs.append(Job(client, spec.name, round_, len(spec.rows), memory_in, memory_out, evaluate=False))
         return jobs
 
@@ -220,7 +220,7 @@ class FlowerEngine:
         }
         content: dict[str, Record] = {}
         if job is not None and broadcast is not None:
-            about["job"] = {"client": job.client, "round": job.round, **_memory(job)}
+            about["job"] = {"client": job.client, "round": job.round, "writes": job.round + 1, **_memory(job)}
             content |= {"weights": broadcast.weights, "knowledge": broadcast.knowledge}
         if tested is not None:
             same = broadcast is not None and _same(broadcast, Broadcast(*tested))

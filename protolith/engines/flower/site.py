@@ -127,7 +127,7 @@ class Site:
             memory = SiteMemory(self.state / "memory" / _plain_id(request.about["run"]), client)
             held = memory.read(job["memory"] if job["memory"] == -1 else whole(job["memory"], ROUNDS))
             upload, remembered = place.update(client, round_, broadcast, held)
-            memory.write(round_, remembered, [whole(other, ROUNDS) for other in job["keep"]])
+            memory.write(whole(job["writes"], ROUNDS), remembered, [whole(other, ROUNDS) for other in job["keep"]])
             about |= {"count": upload.count, "metrics": upload.metrics, "remembered": bool(remembered)}
             if place.setup.privacy.noise > 0:
                 about["releases"] = memory.count_release()
@@ -168,7 +168,7 @@ class SiteMemory:
     client: int
 
     def read(self, round_: int) -> Record:
-        """Read the memory that a round wrote; -1 is a client's first round."""
+        """Read the memory that a round, counted from 1, wrote; -1 is a client's first round."""
         if round_ < 0:
             return {}
         try:

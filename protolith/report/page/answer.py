@@ -76,7 +76,7 @@ def _so_far(label: str, runs: Sequence[Run]) -> Row | None:
             row.add({**tested[-1]["accuracy"], "mean": tested[-1]["mean"]})
             away = lacking(tested[-1], sites_of(run.metrics))
             without = f" without {' and '.join(away)}" if away else ""
-            rounds.append(f"{tested[-1]['round'] + 1} of {run.config.rounds}{without}")
+            rounds.append(f"{tested[-1]['round']} of {run.config.rounds}{without}")
     row.label = f"{label}, so far (round {', '.join(dict.fromkeys(rounds))})"
     return row if rounds else None
 

@@ -58,7 +58,7 @@ def _without(runs: list[Run]) -> Iterator[str]:
 
 def _uploads(runs: list[Run]) -> Iterator[str]:
     rejected = [
-        f"Run {run.path.name}, round {line['round'] + 1}: {event['client']}'s upload was rejected: {event['reason']}"
+        f"Run {run.path.name}, round {line['round']}: {event['client']}'s upload was rejected: {event['reason']}"
         for run in runs
         for line in run.metrics
         for event in line.get("rejected", [])
@@ -69,7 +69,7 @@ def _uploads(runs: list[Run]) -> Iterator[str]:
     for run in runs:
         if attack := run.config.attack.said():
             yield f"Run {run.path.name}: {attack}."
-        if out := {name: line["round"] + 1 for line in reversed(run.metrics) for name in line.get("sitting_out", [])}:
+        if out := {name: line["round"] for line in reversed(run.metrics) for name in line.get("sitting_out", [])}:
             words = ", ".join(f"{name} from round {first} on" for name, first in sorted(out.items())[:8])
             yield f"Run {run.path.name}: clients sat out after rejected uploads ({words})."
         flagged = Counter(f"{e['client']}'s {e['what']}" for line in run.metrics for e in line.get("flagged", []))
