@@ -11,7 +11,7 @@ from protolith.methods.base import Spec
 from protolith.methods.fedavg import Server
 from protolith.records import Record, Upload, side_by_side
 
-METRICS = 64  # most numbers that an upload may tell besides accuracies
+METRICS = 64  # most numbers that an upload may tell besides accuracies (SECURITY.md and docs/robust.md name both)
 NAME = 64  # longest name of such a number
 LARGEST = 1e30  # largest of them, so that means over clients stay finite
 SHOWN = 40  # characters of a name that somebody else chose

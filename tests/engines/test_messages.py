@@ -1,11 +1,17 @@
 """What comes back from processes and sites is read with care."""
 
 import json
+import re
+from pathlib import Path
 
 import pytest
 
 from protolith.engines.flower.wire import SiteFacts
 from protolith.engines.messages import LINE, read_line, read_trained, sentence, whole
+from protolith.federation.guards import METRICS, NAME, Guard
+from protolith.methods.base import Roster
+from protolith.methods.fedavg import Server
+from protolith.records import Upload
 
 GOOD = {"ok": True, "count": 3, "metrics": {"ce": 0.5, "n": 2}, "remembered": False}
 
@@ -27,7 +33,7 @@ def test_a_line_that_is_no_answer(line):
     [
         {"count": float("inf")}, {"count": -1}, {"count": True}, {"count": "3"}, {"count": 1 << 60}, {"count": None},
         {"metrics": []}, {"metrics": {"a": "1"}}, {"metrics": {"a": True}}, {"metrics": {"a": 10**400}},
-        {"metrics": {"a" * 400: 1.0}}, {"metrics": {str(n): 1.0 for n in range(10_001)}}, {"remembered": 1},
+        {"metrics": {7: 1.0}}, {"remembered": 1},
     ],
 )  # fmt: skip
 def test_what_a_client_says_that_cannot_be(change):
@@ -37,6 +43,23 @@ def test_what_a_client_says_that_cannot_be(change):
 
 def test_numbers_that_are_not_finite_are_metrics_all_the_same():
     assert read_trained({**GOOD, "metrics": {"ce": float("inf")}}).metrics == {"ce": float("inf")}
+
+
+@pytest.mark.parametrize(("number", "letters"), [(64, 64), (65, 64), (64, 65), (20_000, 4), (3, 2000)])
+def test_how_many_metrics_and_how_long_their_names_is_the_guards_word_alone(number, letters):
+    """An answer that is too long for the guard is read, so that the upload is rejected and the run goes on."""
+    metrics = {f"{n:0{letters}}": 1.0 for n in range(number)}
+    said = read_trained(read_line(json.dumps({**GOOD, "metrics": metrics})))
+    problem = Guard(Server(None, {}, Roster((3,), 2, 4, 1))).problem(Upload(0, said.count, metrics=said.metrics))
+    assert (problem is None) == (number <= METRICS and letters <= NAME)
+
+
+def test_both_documents_have_the_limits_of_metrics():
+    root = Path(__file__).parents[2]
+    for page in ("SECURITY.md", "docs/robust.md"):
+        text = " ".join((root / page).read_text().split())
+        found = re.findall(r"at most ([\d,]+) metrics with names of at most ([\d,]+)", text)
+        assert found == [(str(METRICS), str(NAME))], page
 
 
 FACTS = {"name": "a", "train": 5, "test": 2, "classes": ["x", "y"], "per_class": [2, 3], "notes": ["n"]}
