@@ -26,7 +26,7 @@ from protolith.runs.checkpoints import Checkpoints
 from protolith.runs.config import RunConfig, complete_for, validated
 from protolith.runs.diagnostics import FOLDER, PrototypeLog, write_tests
 from protolith.runs.directory import Metrics, RunDirectory, versions
-from protolith.runs.starting import starting_weights
+from protolith.runs.starting import Start, starting_weights
 
 MODELS = {
     "global": "the global model",
@@ -143,7 +143,8 @@ def _go_on(
 ) -> None:
     directory.remove_parts()
     roster = workplace.roster  # asked for while the network that the seed drew is at hand
-    server = workplace.server(starting_weights(config, workplace).weights)
+    began_from = starting_weights(config, workplace)
+    server = workplace.server(began_from.weights)
     workers = worker_count(config, len(workplace.allocation.clients))
     engine = sites or _engine(config, workplace, workers, nbytes(server.weights))
     try:
@@ -175,7 +176,7 @@ def _go_on(
     stop.take_best(coordinator)
     if config.diagnostics and sites is None:  # with sites, nobody but they has images
         _save_tests(directory, workplace, coordinator, observer)
-    _finish(directory, config, workplace, coordinator, observer)
+    _finish(directory, config, workplace, coordinator, began_from, observer)
 
 
 def worker_count(config: RunConfig, clients: int) -> int:
@@ -259,10 +260,15 @@ def _save_tests(directory: RunDirectory, workplace: Workplace, coordinator: Coor
 
 
 def _finish(
-    directory: RunDirectory, config: RunConfig, workplace: Workplace, coordinator: Coordinator, observer: Observer
+    directory: RunDirectory,
+    config: RunConfig,
+    workplace: Workplace,
+    coordinator: Coordinator,
+    began_from: Start,
+    observer: Observer,
 ) -> None:
     _write_models(directory, workplace, coordinator)
-    summary = summarise(directory, config, workplace, coordinator)
+    summary = {**summarise(directory, config, workplace, coordinator), **began_from.summary()}
     directory.write_summary(summary)
     for sentence in sentences_of(summary):
         observer.say(sentence)

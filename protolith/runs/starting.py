@@ -22,10 +22,34 @@ MAY_DIFFER = ("head.", "conv1.")  # other classes, and the 7 × 7 stem of ImageN
 
 @dataclass(frozen=True)
 class Start:
-    """The weights that a run starts from, and what is to be said about them."""
+    """The weights that a run starts from, and what became of the file's: names with shapes."""
 
     weights: Record
-    notes: tuple[str, ...] = ()
+    file: str = ""
+    kept: int = 0
+    counters: int = 0  # of BatchNorm's batches, which many files lack
+    drawn: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the user is told; nothing where all weights are drawn."""
+        if not self.file:
+            return ()
+        begin = f" ({self.counters} counters of batches begin at 0)" if self.counters else ""
+        notes = [f"starting from {self.file}: {self.kept} of {len(self.weights)} tensors kept{begin}"]
+        if self.drawn:
+            notes.append(f"{len(self.drawn)} drawn from the seed: {', '.join(self.drawn)}")
+        if self.left_out:
+            notes.append(f"{len(self.left_out)} left out of the file: {listed(self.left_out, 5)}")
+        return tuple(notes)
+
+    def summary(self) -> dict[str, Any]:
+        """The same for the run's summary; nothing where all weights are drawn."""
+        if not self.file:
+            return {}
+        held = {"file": self.file, "kept": self.kept, "of": len(self.weights)}
+        return {"init": {**held, "drawn": list(self.drawn), "left_out": list(self.left_out)}}
 
 
 def starting_weights(config: RunConfig, workplace: Workplace) -> Start:
@@ -44,31 +68,36 @@ def starting_weights(config: RunConfig, workplace: Workplace) -> Start:
 
 def mapped(record: Record, about: dict[str, Any], ours: Record, classes: Iterable[str], where: str) -> Start:
     """Put a file's tensors into the network's names; everything but head and stem must be there and fit."""
-    given = {_our_name(name, record): tensor for name, tensor in record.items() if not name.startswith("knowledge/")}
-    given = {name: tensor for name, tensor in given.items() if name in ours or not _counter(name)}
+    named = {name: "" if name.startswith("knowledge/") else _our_name(name, record) for name in record}
+    given = {target: record[name] for name, target in named.items() if target in ours or _must_fit(target)}
     other_classes = "classes" in about and tuple(about["classes"]) != tuple(classes)
     taken: Record = {}
-    drawn, wrong = [], []
+    drawn, wrong, counters = [], [], 0
     for name, tensor in ours.items():
         found = given.get(name)
-        fits = found is not None and found.shape == tensor.shape
+        shapes = f"{name} ({_shape(found)} there, {_shape(tensor)} here)"
         if name.startswith("head.") and other_classes:
-            drawn.append(name)
-        elif fits and found is not None:
+            drawn.append(f"{name} (other classes)")
+        elif found is not None and found.shape == tensor.shape:
             taken[name] = found.to(tensor.dtype)
         elif name.startswith(MAY_DIFFER):
-            drawn.append(name)
-        elif not _counter(name):
-            wrong.append(f"{name} ({_shape(found)} there, {_shape(tensor)} here)")
-    strange = [name for name in given if name not in ours and not name.startswith("head.")]
+            drawn.append(shapes)
+        elif _counter(name):
+            counters += 1
+        else:
+            wrong.append(shapes)
+    strange = [name for name in given if name not in ours]
     if wrong or strange:
         raise UserError(f"--init {where} does not fit the network: {_first(wrong, strange)}.")
     if not records.is_finite(taken):
         raise UserError(f"--init {where} has numbers that are not finite.")
-    notes = [f"starting from {where}: {len(taken)} of {len(ours)} tensors"]
-    if drawn:
-        notes.append(f"drawn from the seed instead, because of another shape or other classes: {', '.join(drawn)}")
-    return Start({**ours, **taken}, tuple(notes))
+    left_out = tuple(name for name, target in named.items() if target not in ours)
+    return Start({**ours, **taken}, where, len(taken), counters, tuple(drawn), left_out)
+
+
+def _must_fit(name: str) -> bool:
+    """Tell whether a tensor that the network lacks speaks against the whole file."""
+    return bool(name) and not name.startswith("head.") and not _counter(name)
 
 
 def _our_name(name: str, record: Record) -> str:

@@ -7,6 +7,7 @@ import protolith as pl
 from protolith import records
 from protolith.errors import UserError
 from protolith.models import build_model
+from protolith.runs.runner import Observer
 from protolith.runs.starting import mapped
 
 
@@ -29,12 +30,15 @@ def test_an_imagenet_state_dict_goes_where_it_belongs(prefix):
         drawn = name in ("conv1.weight", "head.weight", "head.bias")
         assert torch.equal(tensor, OURS[name] if drawn else given[prefix + name]), name
     assert start.weights.keys() == OURS.keys() and len(taken) == len(OURS)
-    assert "conv1.weight, head.weight, head.bias" in start.notes[1]
+    said = " ".join(start.notes)
+    assert f"starting from x: {len(OURS) - 3} of {len(OURS)} tensors kept" in said
+    assert "3 drawn from the seed: conv1.weight (4×3×7×7 there, 4×3×3×3 here)" in said
+    assert "head.weight (1000×32 there, 5×32 here), head.bias (1000 there, 5 here)" in said
 
 
 def test_counters_may_be_missing():
     given = {name: t for name, t in OURS.items() if not name.endswith("num_batches_tracked")}
-    assert len(mapped(given, {}, OURS, "abcde", "x").notes) == 1
+    assert mapped(given, {}, OURS, "abcde", "x").drawn == ()
 
 
 @pytest.mark.parametrize(
@@ -59,6 +63,36 @@ def test_what_does_not_fit_is_named(change, sentence):
 def test_a_head_for_other_classes_is_not_taken():
     start = mapped({**OURS, "head.bias": torch.ones(5)}, {"classes": list("vwxyz")}, OURS, "abcde", "x")
     assert torch.equal(start.weights["head.bias"], OURS["head.bias"])
+
+
+def test_what_a_file_has_besides_is_named_and_counted():
+    more = {
+        "knowledge/global": torch.zeros(5, 2),
+        "fc.extra": torch.zeros(1),
+        "extra.num_batches_tracked": torch.zeros(1),
+    }
+    start = mapped({**OURS, **more}, {}, OURS, "abcde", "x")
+    assert start.notes[-1] == "3 left out of the file: 'knowledge/global', 'fc.extra', 'extra.num_batches_tracked'"
+    missing = mapped({name: OURS[name] for name in OURS if not name.endswith("tracked")}, {}, OURS, "abcde", "x")
+    counters = sum(name.endswith("tracked") for name in OURS)
+    kept = f"{len(OURS) - counters} of {len(OURS)} tensors kept"
+    assert missing.notes == (f"starting from x: {kept} ({counters} counters of batches begin at 0)",)
+
+
+def test_the_screen_and_the_summary_say_what_was_kept_and_what_was_drawn(tiny, tmp_path):
+    file, said = tmp_path / "resnet18.safetensors", []
+    records.write(file, imagenet_like())
+    hears = Observer()
+    hears.say = said.append
+    settings = {**tiny, "rounds": 1, "model": {"name": "resnet18", "width": 4}}
+    run = pl.fit(out=tmp_path / "run", init=str(file), observer=hears, **settings)
+    ours = build_model("resnet18", 10, 4, 0).state_dict()
+    assert any(f"{len(ours) - 3} of {len(ours)} tensors kept" in line for line in said)
+    assert any("conv1.weight (4×3×7×7 there, 4×3×3×3 here)" in line for line in said)
+    told = run.summary["init"]
+    assert (told["kept"], told["of"], told["left_out"]) == (len(ours) - 3, len(ours), [])
+    assert [line.split(" ")[0] for line in told["drawn"]] == ["conv1.weight", "head.weight", "head.bias"]
+    assert "init" not in pl.fit(out=tmp_path / "plain", **settings).summary
 
 
 def test_a_run_goes_on_from_anothers_model(tiny, tmp_path):
