@@ -354,8 +354,10 @@ def test_a_job_killed_from_outside_is_done_by_the_next_sweep(small, tmp_path, mo
 
     class Kill(SweepObserver):
         def moved(self, standing):
-            for job in standing.running:
-                if job.rounds >= 2:  # so that there is a checkpoint: that of a round is written after its metrics
+            for (
+                job
+            ) in standing.jobs:  # after two rounds, so that there is a checkpoint: it is written after the metrics
+                if job.process and job.rounds >= 2:
                     job.process.send_signal(signal.SIGKILL)
 
     (outcome,) = run_sweep([config], tmp_path / "s", Kill(), jobs=1)

@@ -11,7 +11,7 @@ import torch
 
 import protolith as pl
 from protolith import records
-from protolith.cli import run as cli
+from protolith.cli import request
 from protolith.data.tasks import load_task
 from protolith.errors import UserError
 from protolith.report.page.across import mean_matrix
@@ -140,11 +140,11 @@ def parsed(command):
     options = {"--set": [], "--plugin": []}
     for key, value in zip(words[2::2], words[3::2], strict=True):
         options[key] = [*options[key], value] if key in ("--set", "--plugin") else value
-    flags = cli.flags_of(protocol=options["--protocol"], task=options["--task"], rounds=int(options["--rounds"]))
+    flags = request.flags_of(protocol=options["--protocol"], task=options["--task"], rounds=int(options["--rounds"]))
     found = []
     for seed in options.get("--seeds", options.get("--seed")).split(","):
         for method in options.get("--methods", options.get("--method")).split(","):
-            layers = cli._layers(None, {**flags, "method": method, "seed": int(seed)}, options["--set"])
+            layers = request.layers(None, {**flags, "method": method, "seed": int(seed)}, options["--set"])
             found.append(complete_for(resolve(layers), load_task(options["--task"])))
     return found
 
