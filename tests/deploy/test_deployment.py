@@ -245,14 +245,14 @@ def test_a_run_that_was_stopped_and_whose_server_died_ends_as_if_nothing_had_hap
     small = {"rounds": 3, "model": {"width": 4}, "training": {"epochs": 1, "batch": 16}, "method": "fedcode"}
     noted = processes.Processes(deployment)
     late = threading.Timer(20, lambda: processes.start_site(deployment, "print", images / "print", print))
-    kill = Breaks(1, lambda: os.kill(noted.running()[processes.SERVER], signal.SIGKILL))
+    kill = Breaks(2, lambda: os.kill(noted.running()[processes.SERVER], signal.SIGKILL))
     after = Breaks()
     try:
         processes.start_server(deployment, print)
         for site in SITES:
             processes.start_site(deployment, site, images / site, print)
         with pytest.raises(Interrupted):
-            submit.start(resolve([deployment.settings(), small]), tmp_path / "run", Breaks(0, stop_by_hand))
+            submit.start(resolve([deployment.settings(), small]), tmp_path / "run", Breaks(1, stop_by_hand))
         with pytest.raises(RunFailed, match="the server is gone"):
             submit.resume(tmp_path / "run", kill)
         assert noted.end("print")

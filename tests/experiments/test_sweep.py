@@ -354,9 +354,7 @@ def test_a_job_killed_from_outside_is_done_by_the_next_sweep(small, tmp_path, mo
 
     class Kill(SweepObserver):
         def moved(self, standing):
-            for (
-                job
-            ) in standing.jobs:  # after two rounds, so that there is a checkpoint: it is written after the metrics
+            for job in standing.jobs:  # after two rounds there is a checkpoint: it is written after the metrics
                 if job.process and job.rounds >= 2:
                     job.process.send_signal(signal.SIGKILL)
 

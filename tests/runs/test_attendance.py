@@ -6,7 +6,7 @@ from protolith.runs.attendance import absences, always_there, last_shared, sente
 
 def lines_of(*accuracies):
     return [
-        {"round": i, "accuracy": found, "mean": sum(found.values()) / len(found), "bytes_down": 1, "bytes_up": 1}
+        {"round": i + 1, "accuracy": found, "mean": sum(found.values()) / len(found), "bytes_down": 1, "bytes_up": 1}
         for i, found in enumerate(accuracies)
     ]
 

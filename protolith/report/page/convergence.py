@@ -71,7 +71,7 @@ def _means_of_fewer(runs: Sequence[Run]) -> dict[str, dict[int, float]]:
         for line in run.metrics:
             if away := lacking(line, sites):
                 part = found.setdefault(", ".join(away), {})
-                part.setdefault(line["round"] + 1, []).append(float(line["mean"]))
+                part.setdefault(line["round"], []).append(float(line["mean"]))
     return {
         away: {round_: sum(part[round_]) / len(part[round_]) for round_ in sorted(part)} for away, part in found.items()
     }
