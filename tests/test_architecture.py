@@ -11,6 +11,7 @@ ROOMS = [
     "errors",
     "files",
     "seeds",
+    "devices",
     "records",
     "data",
     "models",

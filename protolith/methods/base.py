@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from protolith.data.augment import crop, flip, to_input
 from protolith.data.domain import Split
 from protolith.data.styles import Draw
+from protolith.devices import widest
 from protolith.prototypes.privacy import Privacy
 from protolith.records import Record, clone
 
@@ -181,7 +182,7 @@ class Terms:
         """Take in the terms of one step."""
         self.steps += 1
         for name, term in terms.items():
-            value = term.detach().double()
+            value = term.detach().to(widest(term.device))
             self.sums[name] = self.sums[name] + value if name in self.sums else value
 
     def means(self) -> dict[str, float]:

@@ -9,6 +9,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from protolith.devices import exact
 from protolith.losses import align
 from protolith.methods import with_prototypes
 from protolith.methods.base import Batch, Context, Output, Roster, Spec
@@ -61,7 +62,7 @@ class Client(with_prototypes.Client):
 
     def _collect(self, features: Tensor, labels: Tensor) -> None:
         super()._collect(features, labels)
-        self.squares += float(features.detach().double().square().sum())
+        self.squares += float(exact(features).square().sum())
 
     def train(self) -> None:
         """First the head, then everything but the head."""

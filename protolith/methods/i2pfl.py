@@ -109,7 +109,7 @@ class Client(with_prototypes.Client):
             return class_means(out.features, batch.labels, classes)
         alpha, size = self.params.alpha, len(batch.labels)
         drawn = self.beta.beta(alpha, alpha, size if self.params.gamma == "sample" else 1)
-        gamma = torch.from_numpy(drawn).to(out.features).expand(size)
+        gamma = torch.from_numpy(drawn).to(out.features.dtype).to(self.device).expand(size)
         partner = different_class_partner(batch.labels, self.rng)
         if self.params.mixup == "feature":
             return mixup_prototypes(out.features, batch.labels, classes, gamma, partner)

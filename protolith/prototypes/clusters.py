@@ -5,6 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from protolith.devices import widest
 from protolith.losses import class_means
 from protolith.prototypes.means import labelled
 from protolith.prototypes.neighbours import Partition, cluster_means, finch
@@ -41,5 +42,5 @@ def cluster_per_class(prototypes: Tensor, counts: Tensor, partition: Partition =
 
 def class_means_of(clusters: Tensor, cluster_labels: Tensor, classes: int) -> tuple[Tensor, Tensor]:
     """Average the clusters of each class, the unbiased prototypes (FPL Eq. 6): [K, d] and present [K]."""
-    means, counts = class_means(clusters.double(), cluster_labels, classes)
+    means, counts = class_means(clusters.to(widest(clusters.device)), cluster_labels, classes)
     return means.to(clusters.dtype), counts > 0

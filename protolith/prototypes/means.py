@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+from protolith.devices import exact
+
 
 class ClassMeans:
     """Mean feature of each class over all batches, added up in float64 (FPL, I2PFL and FedCode Eq. 2)."""
@@ -14,7 +16,7 @@ class ClassMeans:
     def add(self, features: Tensor, labels: Tensor) -> None:
         """Add a batch of features [B, d] with labels [B]; no gradient is kept."""
         labels = labels.to(self.counts)
-        self.sums.index_add_(0, labels, features.detach().to(self.sums))
+        self.sums.index_add_(0, labels, exact(features))
         self.counts += torch.bincount(labels, minlength=len(self.counts))
 
     def means(self, dtype: torch.dtype = torch.float32) -> Tensor:

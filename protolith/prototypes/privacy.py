@@ -9,6 +9,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Tensor
 
+from protolith.devices import exact
 from protolith.seeds import generator
 
 Draw = Callable[[Sequence[int]], Tensor]  # standard normal numbers of a shape
@@ -53,10 +54,10 @@ def clipped(features: Tensor, clip: float) -> Tensor:
     """Scale feature vectors [B, d] that are longer than `clip` down to it; with 0, leave all as they are."""
     if clip == 0:
         return features
-    exact = features.detach().double()
-    lengths = torch.linalg.vector_norm(exact, dim=1, keepdim=True)
+    points = exact(features)
+    lengths = torch.linalg.vector_norm(points, dim=1, keepdim=True)
     scale: Tensor = torch.clamp_max(clip / lengths, 1.0)
-    return exact * scale
+    return points * scale
 
 
 def private_means(sums: Tensor, counts: Tensor, privacy: Privacy, draw: Draw) -> tuple[Tensor, Tensor]:

@@ -1,0 +1,103 @@
+"""Every method trains on a device that has no float64."""
+
+import pytest
+import torch
+from no_float64 import MPS, WithoutFloat64
+
+from protolith.evaluation.accuracy import Chunk
+from protolith.federation.local_update import Workplace
+from protolith.methods.registry import all_methods
+from protolith.runs.config import complete_for, resolve
+
+PASS = {"proto_pass": "eval_pass"}
+OPTIONS = {
+    "fpl, clipped prototypes": {"method": "fpl", "params": PASS, "privacy": {"clip": 1.0}},
+    "fpl, one batch's classes weighed": {"method": "fpl", "training": {"class_weights": True}},
+    "i2pfl, augmented prototypes of an epoch": {"method": "i2pfl", "params": {"scope": "epoch", "gamma": "sample"}},
+    "i2pfl, mixed images": {"method": "i2pfl", "params": {"mixup": "input"}},
+    "i2pfl, clusters": {"method": "i2pfl", "params": {"aggregation": "cluster"}},
+    "fedplvm, the last epoch's features": {"method": "fedplvm", "params": {"proto_pass": "last_epoch_train"}},
+    "fedapc, plain images": {"method": "fedapc", "params": {"augment": False}},
+    "fedga, the loss": {"method": "fedga", "params": {"metric": "loss"}},
+    "scaffold, exchanged styles": {"method": "scaffold", "training": {"style_exchange": 0.5}},
+    "fedproto-original, nearest": {"method": "fedproto-original", "params": {"prediction": "nearest"}},
+}
+CASES = {**{name: {"method": name} for name in sorted(all_methods())}, **OPTIONS}
+
+
+@pytest.fixture(scope="module")
+def task():
+    from protolith.data.tasks import load_task
+
+    return load_task("mini")
+
+
+def workplace(task, **values):
+    small = {"task": "mini", "rounds": 4, "workers": 0, "model": {"width": 2}, "device": "cpu"}
+    protocol = {"clients": {"pen": 1, "photo": 1}, "samples": 10}
+    training = {"epochs": 2, "batch": 5, **values.pop("training", {})}
+    config = resolve([{**small, "protocol": protocol, "training": training, **values}])
+    return Workplace(complete_for(config, task), task)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_client_trains_and_is_tested_on_a_device_without_float64(case, task):
+    """Two rounds, so that every loss term is there; what comes of them is what comes on the CPU, to rounding."""
+    on_cpu, on_device = workplace(task, **CASES[case]), workplace(task, **CASES[case])
+    on_device.device = MPS
+    device, server, memories, chunk = WithoutFloat64(), on_cpu.server(), [{}, {}], Chunk(0, 0, 16)
+    for round_ in range(2):
+        server.round = round_
+        messages = [server.broadcast(client) for client in range(2)]
+        expected = [on_cpu.update(m, round_, messages[m], memories[m]) for m in range(2)]
+        with device:
+            found = [on_device.update(m, round_, messages[m], memories[m]) for m in range(2)]
+            assert all(device.holds(parameter) for parameter in on_device.model.parameters())
+            sent = [t for u, memory in found for t in (*u.weights.values(), *u.knowledge.values(), *memory.values())]
+            assert not any(device.holds(tensor) for tensor in sent)
+            correct = on_device.count_correct(server.weights, server.knowledge, chunk)
+        assert correct == on_cpu.count_correct(server.weights, server.knowledge, chunk)
+        for (upload, memory), (same, kept) in zip(found, expected, strict=True):
+            assert upload.metrics == pytest.approx(same.metrics, rel=1e-4)
+            like = {**same.weights, **same.knowledge, **kept}
+            for name, tensor in {**upload.weights, **upload.knowledge, **memory}.items():
+                torch.testing.assert_close(tensor, like[name], rtol=1e-3, atol=1e-5)
+        memories = [memory for _, memory in expected]
+        server.aggregate(iter([upload for upload, _ in expected]))
+
+
+REFUSED = {
+    "a conversion": lambda x: x.double(),
+    "a conversion by type": lambda x: x.to(torch.float64),
+    "a conversion on the way to the CPU": lambda x: x.to("cpu", torch.float64),
+    "a conversion to another tensor's kind": lambda x: x.to(torch.zeros(1, dtype=torch.float64)),
+    "an accumulator": lambda x: torch.zeros(3, dtype=torch.float64, device=x.device),
+    "one of the same device": lambda x: x.new_zeros(3, dtype=torch.float64),
+    "a norm": lambda x: torch.linalg.vector_norm(x, dtype=torch.float64),
+    "an operand": lambda x: x + torch.zeros(3, dtype=torch.float64),
+    "a tensor of numpy's": lambda x: torch.zeros(3, dtype=torch.float64).to(x),
+    "a move there": lambda x: torch.zeros(3, dtype=torch.float64).to("mps"),
+    "numpy": lambda x: x.numpy(),
+}
+ALLOWED = {
+    "float64 on the CPU": lambda x: x.cpu().double(),
+    "float64 on the CPU, moved by name": lambda x: x.to("cpu").to(torch.float64),
+    "a rounded move there": lambda x: torch.zeros(3, dtype=torch.float64).float().to("mps"),
+    "Python's numbers": lambda x: torch.where(x > 0.5, x * 0.1, 0.0),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+@pytest.mark.parametrize("computed", [False, True])
+def test_the_stand_in_refuses(what, computed):
+    with WithoutFloat64():
+        x = torch.ones(3).to(MPS)
+        x = torch.nn.Parameter(x) * 2 if computed else x
+        with pytest.raises(RuntimeError, match="MPS"):
+            REFUSED[what](x.detach())
+
+
+@pytest.mark.parametrize("what", ALLOWED)
+def test_the_stand_in_allows(what):
+    with WithoutFloat64():
+        ALLOWED[what](torch.ones(3).to(MPS))
