@@ -49,7 +49,8 @@ class _Tally:
     bytes_up: int = 0
     rejected: list[dict[str, str]] = field(default_factory=list)
     flagged: list[Metrics] = field(default_factory=list)
-    losses: dict[str, float] = field(default_factory=dict)
+    losses: dict[str, float] = field(default_factory=dict)  # sums over the images of the clients that have the term
+    behind: dict[str, int] = field(default_factory=dict)  # how many images these are
     images: int = 0
 
     def add_losses(self, upload: Upload) -> None:
@@ -57,9 +58,10 @@ class _Tally:
         for name, value in upload.metrics.items():
             if not name.startswith("accuracy/"):
                 self.losses[name] = self.losses.get(name, 0.0) + value * upload.count
+                self.behind[name] = self.behind.get(name, 0) + upload.count
 
     def mean_losses(self) -> dict[str, float]:
-        return {name: total / self.images for name, total in self.losses.items()}
+        return {name: total / self.behind[name] for name, total in self.losses.items()}
 
 
 def _each(first: list[Upload], others: Iterator[Upload]) -> Iterator[Upload]:

@@ -176,6 +176,7 @@ class Terms:
     """Means of the loss terms over a round, kept as tensors so that training never waits for them."""
 
     sums: dict[str, Tensor] = field(default_factory=dict)
+    times: dict[str, int] = field(default_factory=dict)  # in how many steps there was such a term
     steps: int = 0
 
     def add(self, terms: dict[str, Tensor]) -> None:
@@ -184,10 +185,11 @@ class Terms:
         for name, term in terms.items():
             value = term.detach().to(widest(term.device))
             self.sums[name] = self.sums[name] + value if name in self.sums else value
+            self.times[name] = self.times.get(name, 0) + 1
 
     def means(self) -> dict[str, float]:
-        """Mean of each term over all steps."""
-        return {name: float(total) / self.steps for name, total in self.sums.items()}
+        """Mean of each term over the steps that had it."""
+        return {name: float(total) / self.times[name] for name, total in self.sums.items()}
 
 
 def batches(

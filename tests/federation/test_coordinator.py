@@ -52,6 +52,14 @@ def test_a_round_averages_by_images_and_says_what_happened(tmp_path):
     assert metrics["rejected"] == [] and metrics["clients"] == 3
 
 
+def test_a_term_that_one_client_has_is_its_mean_over_that_clients_images(tmp_path):
+    """A quarter of the images has the term; its mean there is 4.0, not a quarter of it."""
+    others = {m: Upload(m, 10 * (m + 1), {"w": torch.zeros(1)}, metrics={"ce": 1.0}) for m in (0, 2)}
+    engine = Engine({**others, 1: Upload(1, 20, {"w": torch.zeros(1)}, metrics={"ce": 3.0, "align": 4.0})})
+    loss = coordinator(engine, tmp_path).run_round()["loss"]
+    assert loss == pytest.approx({"ce": (1 * 40 + 3 * 20) / 60, "align": 4.0})
+
+
 def test_a_rejected_upload_changes_nothing_but_the_count(tmp_path):
     engine = Engine({1: Upload(1, 20, {"w": torch.tensor([float("nan")])}, metrics={"ce": float("nan")})})
     metrics = coordinator(engine, tmp_path).run_round()

@@ -11,7 +11,7 @@ import protolith as pl
 from protolith.data.domain import Split
 from protolith.data.protocols import Protocol, allocate, data_of
 from protolith.data.tasks import load_task
-from protolith.methods.base import Context, Training
+from protolith.methods.base import Context, Terms, Training
 from protolith.methods.fedavg import class_weights
 from protolith.methods.sgd import SGD
 
@@ -90,3 +90,10 @@ def test_sgd_is_torchs_to_the_last_bit():
     ours, torchs = trained_by(SGD), trained_by(torch.optim.SGD)
     assert all(torch.equal(a, b) for a, b in zip(ours, torchs, strict=True))
     assert not torch.equal(ours[0], trained_by(SGD, steps=4)[0])
+
+
+def test_a_term_that_some_steps_have_is_its_mean_over_these_steps():
+    terms = Terms()
+    for step in ({"ce": 1.0, "align": 4.0}, {"ce": 2.0}, {"ce": 6.0}, {"ce": 3.0, "align": 2.0}):
+        terms.add({name: torch.tensor(value) for name, value in step.items()})
+    assert terms.means() == {"ce": 3.0, "align": 3.0} and terms.steps == 4
