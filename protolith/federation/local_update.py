@@ -96,7 +96,9 @@ class Workplace:
     def roster(self) -> Roster:
         """What the server may know about the clients."""
         counts = tuple(len(client.rows) for client in self.allocation.clients)
-        return Roster(counts, len(self.task.classes), self._feature_length(), self.setup.rounds)
+        network = self.model if self._first is None else self._first
+        buffers = frozenset(name for name, _ in network.named_buffers())
+        return Roster(counts, len(self.task.classes), self._feature_length(), self.setup.rounds, buffers)
 
     def _feature_length(self) -> int:
         network = self.model if self._first is None else self._first

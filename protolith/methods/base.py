@@ -125,6 +125,7 @@ class Roster:
     classes: int
     features: int
     rounds: int
+    buffers: frozenset[str] = frozenset()  # the network's tensors that are not trained
 
 
 @dataclass(frozen=True)

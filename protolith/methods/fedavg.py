@@ -144,6 +144,10 @@ class Server:
         """Say why a robust rule makes no sense for this method, or nothing."""
         return None
 
+    def learns(self, name: str) -> bool:
+        """Tell whether the weight of that name is a parameter, which is trained, and no buffer."""
+        return not is_buffer(name) and name not in self.roster.buffers
+
     def origin(self) -> Record:
         """The weights that clients set out from: what their moves are measured from."""
         return self.weights

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from protolith.losses import inner_product, proximal
 from protolith.methods import base, fedavg
 from protolith.methods.base import Batch, Output, Roster
-from protolith.methods.fedavg import is_buffer
 from protolith.methods.registry import Method
 from protolith.records import Broadcast, Record, Upload, clone, under_prefix, with_prefix
 
@@ -68,7 +67,7 @@ class Server(fedavg.Server):
 
     def __init__(self, params: Any, weights: Record, roster: Roster) -> None:
         super().__init__(params, weights, roster)
-        zeros = {name: torch.zeros_like(tensor) for name, tensor in weights.items() if not is_buffer(name)}
+        zeros = {name: torch.zeros_like(tensor) for name, tensor in weights.items() if self.learns(name)}
         self.extra = with_prefix("h", zeros)
         self.cloud = self._cloud()
 
@@ -87,8 +86,8 @@ class Server(fedavg.Server):
         parameters, buffers = self.robust.averaging(self.origin()), self.robust.averaging(self.origin())
         light = []
         for upload in uploads:
-            parameters.add(_parameters(upload.weights), 1.0)
-            buffers.add({name: t for name, t in upload.weights.items() if is_buffer(name)}, self.weight(upload))
+            parameters.add(self._parameters(upload.weights), 1.0)
+            buffers.add({n: t for n, t in upload.weights.items() if not self.learns(n)}, self.weight(upload))
             light.append(upload.without_weights())
         mean = parameters.mean()
         share = len(light) / len(self.roster.counts)
@@ -104,12 +103,11 @@ class Server(fedavg.Server):
         self.cloud = self._cloud()
 
     def _cloud(self) -> Record:
-        moved = {name: t + self.extra[f"h/{name}"] for name, t in _parameters(self.weights).items()}
+        moved = {name: t + self.extra[f"h/{name}"] for name, t in self._parameters(self.weights).items()}
         return {**self.weights, **moved}
 
-
-def _parameters(weights: Mapping[str, Tensor]) -> Record:
-    return {name: tensor for name, tensor in weights.items() if not is_buffer(name)}
+    def _parameters(self, weights: Mapping[str, Tensor]) -> Record:
+        return {name: tensor for name, tensor in weights.items() if self.learns(name)}
 
 
 METHOD = Method(

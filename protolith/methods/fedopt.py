@@ -8,7 +8,6 @@ from pydantic import Field
 from torch import Tensor
 
 from protolith.methods import base, fedavg
-from protolith.methods.fedavg import is_buffer
 from protolith.methods.registry import Method
 from protolith.records import Record, Upload, under_prefix, with_prefix
 
@@ -36,7 +35,7 @@ class Params(base.Params):
 
 
 class Server(fedavg.Server):
-    """Keeps the moments m and v in `extra`; BatchNorm's buffers are averaged and take no step."""
+    """Keeps the moments m and v in `extra`; buffers are averaged and take no step."""
 
     def weight(self, upload: Upload) -> float:
         """The weight of a client's model in the mean."""
@@ -48,7 +47,7 @@ class Server(fedavg.Server):
         light = super().aggregate(uploads)
         m, v, moved = under_prefix("m", self.extra), under_prefix("v", self.extra), dict[str, Tensor]()
         for name, mean in self.weights.items():
-            if not is_buffer(name):
+            if self.learns(name):
                 delta = mean - before[name]
                 m[name], v[name] = self._moments(delta, m.get(name), v.get(name))
                 moved[name] = before[name] + self._step(m[name], v[name])

@@ -9,7 +9,6 @@ from torch import nn
 
 from protolith.methods import base, fedavg
 from protolith.methods.base import Roster, Spec
-from protolith.methods.fedavg import is_buffer
 from protolith.methods.registry import Method
 from protolith.records import Broadcast, Record, Upload, clone, under_prefix, with_prefix
 
@@ -67,7 +66,7 @@ class Server(fedavg.Server):
 
     def __init__(self, params: Any, weights: Record, roster: Roster) -> None:
         super().__init__(params, weights, roster)
-        self.extra = {f"c/{name}": torch.zeros_like(t) for name, t in weights.items() if not is_buffer(name)}
+        self.extra = {f"c/{name}": torch.zeros_like(t) for name, t in weights.items() if self.learns(name)}
 
     def broadcast(self, client: int) -> Broadcast:
         """Send the weights and c; whatever else is in `extra` stays here."""
