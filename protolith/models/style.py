@@ -17,7 +17,7 @@ STAGES = (0, 1, 2, 3, 4)  # the stem and the four stages of a ResNet
 class SAIN(nn.Module):
     """Keeps what instance normalisation would remove, channel by channel as strongly as it has learned.
 
-    Where a network computes in bfloat16, so do its statistics, unlike BatchNorm's.
+    Where the network computes in bfloat16 this is done in float32, or channels that hardly vary would cancel out.
     """
 
     def __init__(self, channels: int) -> None:
@@ -28,13 +28,14 @@ class SAIN(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """F_out = w · (F − F_norm), w = SE(F − F_norm) (Eqs. 5-7)."""
+        given, x = x.dtype, x.float() if x.dtype == torch.bfloat16 else x
         mean = x.mean(dim=(2, 3), keepdim=True)
         variance = (x - mean).square().mean(dim=(2, 3), keepdim=True)  # ten times faster than torch.var_mean
         inverse = torch.rsqrt(variance + EPS)
         # F_norm has mean zero, so that the pooled style map is the pooled map itself.
         weights = torch.sigmoid(self.excite(torch.relu(self.squeeze(mean.flatten(1)))))[:, :, None, None]
         # w (F − (F − μ) / σ), as one multiplication and one addition per pixel.
-        return torch.addcmul(weights * mean * inverse, x, weights * (1.0 - inverse))
+        return torch.addcmul(weights * mean * inverse, x, weights * (1.0 - inverse)).to(given)
 
 
 class StyleEncoder(nn.Module):

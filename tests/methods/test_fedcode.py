@@ -1,5 +1,6 @@
 """FedCode against plain loops written from the paper's Eqs. 2-16; SAIN and the style encoder."""
 
+import copy
 import math
 
 import pytest
@@ -164,6 +165,27 @@ def test_sain_keeps_a_map_of_one_pixel_and_has_a_finite_gradient():
     torch.testing.assert_close(out.flatten(1), weights * x.flatten(1), rtol=1e-3, atol=1e-4)
     out.sum().backward()
     assert torch.isfinite(x.grad).all()
+
+
+@pytest.mark.parametrize("spread", [0.001, 0.03, 1.0])
+def test_sain_in_bfloat16_is_right_where_a_channel_hardly_varies(spread):
+    """Eqs. 5-7 in float64, pixel by pixel, of the very pixels that bfloat16 holds."""
+    torch.manual_seed(0)
+    sain = SAIN(3)
+    x = (1.0 + spread * torch.randn(2, 3, 6, 6)).bfloat16()
+    with torch.autocast("cpu", torch.bfloat16):
+        out = sain(x)
+    assert out.dtype == torch.bfloat16
+    exact = copy.deepcopy(sain).double()
+    for n in range(2):
+        pixels = [[v for row in channel for v in row] for channel in x[n].double().tolist()]
+        means = plain_mean(list(zip(*pixels, strict=True)))
+        hidden = torch.relu(exact.squeeze(torch.tensor(means, dtype=torch.float64)))
+        weights = torch.sigmoid(exact.excite(hidden)).tolist()
+        for c, channel in enumerate(pixels):
+            deviation = math.sqrt(sum((v - means[c]) ** 2 for v in channel) / len(channel) + 1e-5)
+            expected = [weights[c] * (v - (v - means[c]) / deviation) for v in channel]
+            assert out[n, c].flatten().tolist() == pytest.approx(expected, rel=0.02, abs=0.02)
 
 
 @pytest.mark.parametrize(("name", "norms"), [("resnet10", 12), ("resnet18", 20)])
