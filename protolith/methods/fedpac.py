@@ -65,13 +65,15 @@ class Client(with_prototypes.Client):
         self.squares += float(exact(features).square().sum())
 
     def train(self) -> None:
-        """First the head, then everything but the head."""
-        self.model.train()
+        """First the head, on an encoder that stands still with its statistics; then everything but the head."""
         head = list(self.model.head.parameters())
         encoder = [p for name, p in self.model.named_parameters() if not name.startswith("head.")]
+        self.model.eval()
+        self.model.head.train()
         self.head_only = True
         with frozen(encoder):
             self.fit(head, self.params.head_epochs)
+        self.model.train()
         self.head_only = False
         with frozen(head):
             self.fit(encoder, self.training.epochs)
@@ -212,7 +214,8 @@ METHOD = Method(
     "forward pass over all images before and one after training",
     memory="the client's head, for its exported model",
     accuracy="of the clients' own models, each on its own domain",
-    notes="The network is put back into training mode after the first pass; public code trains on in evaluation mode.",
+    notes="The head is trained with the encoder in evaluation mode, the encoder in training mode; the authors' code "
+    "stays in evaluation mode.",
     params=Params,
     client=Client,
     server=Server,

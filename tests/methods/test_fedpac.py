@@ -1,5 +1,6 @@
 """FedPAC: two phases on the client, prototypes and mixtures of heads on the server."""
 
+import copy
 import itertools
 
 import pytest
@@ -163,7 +164,7 @@ def test_the_objective_of_the_encoder_and_the_rule_for_a_class_nobody_told_of():
 
 
 def test_the_phases(monkeypatch):
-    """First only the head moves, then only the encoder; BatchNorm is in training mode in both."""
+    """First only the head moves, on an encoder that stands still; then only the encoder, BatchNorm's statistics too."""
     client, model, _ = start_client(params={"head_lr": 0.2})
     stages = []
     fit = client.fit
@@ -171,18 +172,38 @@ def test_the_phases(monkeypatch):
     def watch(parameters, epochs):
         before = {name: t.clone() for name, t in model.state_dict().items()}
         fit(parameters, epochs)
-        changed = {name for name, t in model.named_parameters() if not torch.equal(t, before[name])}
-        stages.append((changed, epochs, model.training))
+        changed = {name for name, t in model.state_dict().items() if not torch.equal(t, before[name])}
+        stages.append((changed, epochs))
 
     monkeypatch.setattr(client, "fit", watch)
     client.train()
     head = {"head.weight", "head.bias"}
-    assert stages == [(head, 1, True), ({"conv.weight", "conv.bias", "bn.weight", "bn.bias"}, QUICK.epochs, True)]
+    statistics = {"bn.running_mean", "bn.running_var", "bn.num_batches_tracked"}
+    encoder = {"conv.weight", "conv.bias", "bn.weight", "bn.bias", *statistics}
+    assert stages == [(head, 1), (encoder, QUICK.epochs)]
     assert client.terms.steps == 3 * (1 + QUICK.epochs)
     client.head_only = True
     assert client.optimizer(list(model.head.parameters())).param_groups[0]["lr"] == 0.2
     client.head_only = False
     assert client.optimizer(list(model.parameters())).param_groups[0]["lr"] == QUICK.lr
+
+
+def test_the_head_is_trained_on_features_that_do_not_depend_on_the_batch(monkeypatch):
+    """Those of evaluation mode, with the statistics that the server sent."""
+    client, model, _ = start_client()
+    images = to_input(client.data.images, torch.device("cpu"))
+    expected = copy.deepcopy(model).eval().features(images[:1]).detach()
+    seen = []
+    forward = client.forward
+
+    def watch(batch):
+        if client.head_only:
+            seen.append(model.features(images)[:1].detach())
+        return forward(batch)
+
+    monkeypatch.setattr(client, "forward", watch)
+    client.train()
+    assert seen and all(torch.allclose(features, expected) for features in seen)
 
 
 def test_there_is_no_alignment_in_round_zero():
