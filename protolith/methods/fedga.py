@@ -29,7 +29,10 @@ class Params(base.Params):
         "accuracy", description="what aggregation may cost a client; the default of the authors' code"
     )
     holdout: float = Field(
-        0.1, gt=0, le=0.5, description="part of a client's images that is kept for measuring; small, as data are"
+        0.1,
+        gt=0,
+        le=0.5,
+        description="part of a client's images that is kept for measuring, at least one; small, as data are",
     )
     centre: bool = Field(
         False, description="subtract the mean cost first, as the paper prints it; the authors' code does not"
@@ -40,12 +43,11 @@ class Client(fedavg.Client):
     """Plain cross-entropy; measures on images of its own what the aggregation before this round cost it."""
 
     def start(self) -> None:
-        """Set every tenth image aside (the same in every round), and measure the model that came."""
+        """Set images aside (the same in every round), and measure the model that came."""
         super().start()
-        every = round(1 / self.params.holdout)
-        chosen = torch.arange(len(self.data)) % every == every - 1
+        chosen = set_aside(len(self.data), self.params.holdout)
         self.holdout = self.data
-        if chosen.any():  # too few images to set one aside: measured on those that it trains on
+        if not chosen.all():  # a client with one image is measured on what it trains on
             self.holdout = Split(self.data.images[chosen], self.data.labels[chosen])
             self.data = Split(self.data.images[~chosen], self.data.labels[~chosen])
         self.cost = self.measure() - self.memory["before"] if "before" in self.memory else None
@@ -108,6 +110,14 @@ class Server(fedavg.Server):
             step = self.params.step * (1 - (self.round - 1) / self.roster.rounds)  # d_t; round t was the one before
             self.extra = {"a": adjusted(self.extra["a"], clients, costs, step, self.params.centre)}
         return light
+
+
+def set_aside(images: int, part: float) -> Tensor:
+    """Which of so many images [n] are kept for measuring: that part of them, at least one, evenly spread."""
+    count = max(1, round(part * images))
+    chosen = torch.zeros(images, dtype=torch.bool)
+    chosen[torch.arange(1, count + 1) * images // count - 1] = True
+    return chosen
 
 
 def adjusted(weights: Tensor, clients: Tensor, costs: Tensor, step: float, centre: bool = False) -> Tensor:

@@ -5,6 +5,7 @@ import torch
 from baseline_helpers import CLASSES, QUICK, Federation, context, plain_mean, same, server, split, tiny, uploads_for
 
 from protolith.data.augment import to_input
+from protolith.data.domain import Split
 from protolith.methods.fedga import adjusted
 from protolith.methods.registry import get_method
 
@@ -85,19 +86,33 @@ def plain_measure(model, images, labels, metric):
 
 
 @pytest.mark.parametrize("metric", ["accuracy", "loss"])
-@pytest.mark.parametrize("size", [7, 10, 29, 150])
+@pytest.mark.parametrize("size", [1, 7, 10, 29, 150])
 def test_what_a_client_measures(metric, size):
     data, model = split(size), tiny()
     given = context("fedga", model=model, data=data, params={"metric": metric}, memory={"before": torch.tensor(0.25)})
     client = get_method("fedga").client(given)
     client.start()
-    held = list(range(9, size, 10)) or list(range(size))
+    held = {1: [0], 7: [6], 10: [9], 29: [8, 18, 28], 150: list(range(9, 150, 10))}[size]
     assert torch.equal(client.holdout.labels, data.labels[held])
-    assert len(client.data) == (size - len(held) if size >= 10 else size)
-    rest = [i for i in range(size) if i not in held] or list(range(size))
+    rest = [i for i in range(size) if i not in held] or [0]
+    assert len(client.data) == len(rest)
     assert torch.equal(client.data.images, data.images[rest])
     after = plain_measure(tiny(), data.images[held], data.labels[held], metric)
     assert client.cost.item() == pytest.approx(after - 0.25, abs=1e-6)
+
+
+@pytest.mark.parametrize("size", [2, 3, 10, 24, 101])
+@pytest.mark.parametrize("holdout", [0.01, 0.1, 0.3, 0.4, 0.5])
+def test_the_part_that_was_asked_for_is_set_aside(holdout, size):
+    """To the nearest image, at least one, spread evenly, and never trained on."""
+    data = Split(split(size).images, torch.arange(size))
+    client = get_method("fedga").client(context("fedga", data=data, params={"holdout": holdout}))
+    client.start()
+    held, rest = client.holdout.labels.tolist(), client.data.labels.tolist()
+    assert abs(len(held) - max(1.0, holdout * size)) <= 0.5
+    assert sorted(held + rest) == list(range(size)) and rest
+    gaps = [b - a for a, b in zip([-1, *held], held, strict=False)]
+    assert max(gaps) - min(gaps) <= 1
 
 
 def test_cost_is_the_new_global_model_against_the_own_local_one():
