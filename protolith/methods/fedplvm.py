@@ -98,7 +98,8 @@ METHOD = Method(
     objective="CE + λ (L_α + L_cor); L_α = −log Σ_{c∈P^y} e^{cos^α(z,c)/τ} / Σ_{c∈P} e^{cos^α(z,c)/τ}; "
     "L_cor = 2 · mean (1 − cos(z, mean P^y))²",
     server_step="θ = mean of θ_m; per class FINCH on the union of the clients' clusters",
-    traffic="down: weights, the clusters; up: weights, each client's clusters (at most n_m / 2) and their classes",
+    traffic="down: weights, C clusters of d and their classes; up: weights, the client's own clusters, at most "
+    "max(1, ⌊n_m^k/2⌋) for each class k that it holds, and their classes",
     passes="one forward and one backward pass per batch; one forward pass over all images after training",
     params=Params,
     client=Client,

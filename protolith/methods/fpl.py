@@ -79,7 +79,7 @@ METHOD = Method(
     objective="CE + L_CPCL + L_UPCR; L_CPCL = −log Σ_{c∈P^y} e^{cos(z,c)/τ} / Σ_{c∈P} e^{cos(z,c)/τ}; "
     "L_UPCR = mean (z − U^y)²",
     server_step="θ as FedAvg; per class FINCH on {p_m^k}: P^k = cluster means, U^k = mean of P^k",
-    traffic="down: weights, at most ⌊M/2⌋ × d per class; up: weights, K × d prototypes, K counts",
+    traffic="down: weights, at most max(1, ⌊M/2⌋) × d per class; up: weights, K × d prototypes, K counts",
     notes="Log-sum-exp keeps τ = 0.01 finite, where the paper reports NaN.",
     protects=True,
     params=Params,

@@ -1,5 +1,7 @@
 """FedPLVM against plain loops: local clusters, clusters of clusters, α-sparsity."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from helpers import (
@@ -22,6 +24,8 @@ from helpers import (
 
 from protolith.data.augment import to_input
 from protolith.federation.guards import Guard
+from protolith.methods.registry import get_method
+from protolith.records import nbytes
 
 
 def clusters(knowledge):
@@ -173,3 +177,20 @@ def test_rounds(options):
 
 def test_resume():
     check_resume("fedplvm")
+
+
+@pytest.mark.parametrize("labels", [(0, 1, 2, 3), (2, 2), (0, 0, 1, 1, 1, 3), (0,) * 9 + (1,) * 2, (0, 1, 3) * 12])
+def test_the_traffic_line_bounds_what_a_client_sends(labels):
+    """Σ_k max(1, n_k/2 rounded down), not n_m/2: a client with one image a class sends each of them."""
+    upload, _ = make_client("fedplvm", {"partition": "first"}, data=make_split(labels)).update()
+    sent, images = upload.knowledge["labels"].bincount(), torch.tensor(labels).bincount()
+    assert (sent <= torch.where(images > 0, (images // 2).clamp_min(1), 0)).all()
+    assert upload.nbytes == nbytes(upload.weights) + (4 * DIM + 8) * int(sent.sum())
+    server = make_server("fedplvm", {"partition": "first"}, counts=[len(labels)], weights=upload.weights)
+    server.aggregate(iter([upload]))
+    message = server.broadcast(0)
+    back = message.knowledge["cluster_labels"].bincount()
+    assert (back <= torch.where(sent > 0, (sent // 2).clamp_min(1), 0)).all()
+    assert message.nbytes == nbytes(message.weights) + (4 * DIM + 8) * int(back.sum())
+    page = (Path(__file__).parents[2] / "docs" / "methods" / "fedplvm.md").read_text()
+    assert "max(1, ⌊n_m^k/2⌋)" in get_method("fedplvm").traffic and "max(1, ⌊*n_m^k*/2⌋)" in page

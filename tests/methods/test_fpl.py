@@ -1,5 +1,7 @@
 """FPL against plain loops written from the paper's Eqs. 2-10."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from helpers import (
@@ -13,6 +15,7 @@ from helpers import (
     make_client,
     make_server,
     make_split,
+    make_upload,
     plain_ce,
     plain_contrast,
     plain_finch,
@@ -23,6 +26,8 @@ from helpers import (
 )
 
 from protolith.federation.guards import Guard
+from protolith.methods.registry import get_method
+from protolith.records import nbytes
 
 
 def with_clusters(knowledge):
@@ -175,3 +180,30 @@ def test_rounds_with_clients_that_come_and_go():
     server, _, uploads = run_rounds("fpl", rounds=3, chosen=[[0, 1, 2], [1], [0, 2]])
     assert "clusters" in server.knowledge and uploads
     check_resume("fpl")
+
+
+@pytest.mark.parametrize("clients", range(1, 8))
+def test_the_traffic_line_bounds_the_clusters_and_the_bound_is_reached(clients):
+    """At most max(1, M/2 rounded down) for each class: pairs of like prototypes reach it, one client has one."""
+    most = max(1, clients // 2)
+    server = make_server("fpl", {"partition": "first"}, counts=[20] * clients)
+    uploads = []
+    for client in range(clients):
+        prototypes = torch.zeros(CLASSES, DIM)
+        prototypes[:, min(client // 2, most - 1)] = 1.0 + client
+        uploads.append(make_upload(client, prototypes=prototypes, counts=torch.full((CLASSES,), 5)))
+    server.aggregate(iter(uploads))
+    message = server.broadcast(0)
+    assert torch.bincount(message.knowledge["cluster_labels"]).tolist() == [most] * CLASSES
+    assert message.nbytes == nbytes(message.weights) + (4 * DIM + 8) * most * CLASSES
+    assert uploads[0].nbytes == nbytes(uploads[0].weights) + 4 * CLASSES * DIM + 8 * CLASSES
+    page = (Path(__file__).parents[2] / "docs" / "methods" / "fpl.md").read_text()
+    assert "max(1, ⌊M/2⌋)" in get_method("fpl").traffic and "max(1, ⌊*M*/2⌋)" in page
+
+
+def test_random_prototypes_stay_within_the_traffic_line():
+    for clients in range(1, 8):
+        server = make_server("fpl", {"partition": "first"}, counts=[20] * clients)
+        server.aggregate(iter(prototype_uploads([range(CLASSES)] * clients, seed=clients)))
+        found = torch.bincount(server.knowledge["cluster_labels"])
+        assert int(found.max()) <= max(1, clients // 2)
