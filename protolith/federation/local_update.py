@@ -60,7 +60,7 @@ class Workplace:
         self.method = composed(get_method(setup.method), setup)
         self.params = self.method.params.model_validate(setup.params)
         refuse_unprotected(setup.privacy, self.method, self.params)
-        if setup.robust != "mean" and (reason := self.method.server.robust_problem(setup.robust)):
+        if setup.robust != "mean" and (reason := self.method.server.robust_problem(setup.robust, self.params)):
             raise UserError(f"robust = '{setup.robust}' is not for {setup.method}: {reason}.")
         self.attackers = attackers(setup.attack, len(self.allocation.clients), setup.seed)
         self.device = choose_device(setup.device)

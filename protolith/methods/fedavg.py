@@ -140,7 +140,7 @@ class Server:
         return Broadcast(self.weights, self.knowledge)
 
     @classmethod
-    def robust_problem(cls, kind: Kind) -> str | None:
+    def robust_problem(cls, kind: Kind, params: Any) -> str | None:
         """Say why a robust rule makes no sense for this method, or nothing."""
         return None
 

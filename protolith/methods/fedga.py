@@ -14,7 +14,7 @@ from protolith.methods import base, fedavg
 from protolith.methods.base import Roster, Spec
 from protolith.methods.fedavg import stacked
 from protolith.methods.registry import Method
-from protolith.methods.robust import Kind
+from protolith.methods.robust import ALIKE, Kind
 from protolith.records import Record, Upload
 
 PASS_BATCH = 64
@@ -87,9 +87,9 @@ class Server(fedavg.Server):
         self.extra = {"a": torch.full((clients,), 1.0 / clients, dtype=torch.float64)}
 
     @classmethod
-    def robust_problem(cls, kind: Kind) -> str | None:
+    def robust_problem(cls, kind: Kind, params: Any) -> str | None:
         """A rule that counts every client alike leaves nothing of the weights."""
-        return "its weights of the clients would have no effect" if kind in ("median", "geometric-median") else None
+        return "its weights of the clients would have no effect" if kind in ALIKE else None
 
     def schema(self) -> dict[str, Spec]:
         """One cost, and whether it was measured; error rates differ by 1 at most."""

@@ -1,6 +1,6 @@
 """FedProto as published: clients exchange prototypes and keep their models (Tan et al., AAAI 2022)."""
 
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 import torch
 from pydantic import Field
@@ -29,7 +29,7 @@ class Server(solo.Server, fedproto.Server):
     """Averages prototypes; sends the common starting point for a client's first round."""
 
     @classmethod
-    def robust_problem(cls, kind: Kind) -> str | None:
+    def robust_problem(cls, kind: Kind, params: Any) -> str | None:
         """Prototypes are averaged."""
         return None
 

@@ -8,15 +8,18 @@ float64 while they are compared, and all uploads of a round are in memory at onc
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
+from protolith.errors import UserError, unknown
 from protolith.methods.averaging import RecordMean, is_buffer
 from protolith.records import Record
 
 Kind = Literal["mean", "clip", "trimmed", "median", "geometric-median", "multi-krum"]
+
+ALIKE = ("median", "geometric-median")  # the rules that count every client alike, whatever its weight
 
 TINY = 1e-300  # keeps 0 / 0 away
 STEPS = 200  # of Weiszfeld's iteration, at most
@@ -30,6 +33,10 @@ class Robust:
 
     kind: Kind = "mean"
     share: float = 0.2
+
+    def __post_init__(self) -> None:
+        if self.kind not in get_args(Kind):
+            raise _unknown(self.kind)
 
     def bad(self, senders: int, holders: int | None = None) -> int:
         """How many bad ones to expect among the holders of something: all bad senders, but never half."""
@@ -134,7 +141,9 @@ def settle(blocks: Blocks, weights: Tensor, bad: int, kind: Kind, origin: Blocks
         return [median(block) for block in blocks]
     if kind == "geometric-median":
         return geometric_median(blocks)
-    chosen = weights * (krum(blocks, bad) if kind == "multi-krum" else 1.0)
+    if kind != "multi-krum":
+        raise _unknown(kind)
+    chosen = weights * krum(blocks, bad)
     return [((chosen / chosen.sum())[:, None] * block.double()).sum(dim=0) for block in blocks]
 
 
@@ -152,11 +161,17 @@ def moderate(points: Tensor, bad: int, kind: Kind) -> tuple[Tensor, Tensor]:
     if kind == "trimmed":
         ordered = points.sort(dim=0).values
         return points.clamp(ordered[bad], ordered[len(points) - 1 - bad]), everyone
-    if kind in ("median", "geometric-median"):
+    if kind in ALIKE:
         one = median(points) if kind == "median" else geometric_median([points])[0]
         return one.expand_as(points).clone(), everyone
-    stays = krum([points], bad) if kind == "multi-krum" else everyone
+    if kind != "multi-krum":
+        raise _unknown(kind)
+    stays = krum([points], bad)
     return torch.where(stays[:, None], points, points[stays].mean(dim=0)), stays
+
+
+def _unknown(kind: str) -> UserError:
+    return unknown("robust rule", kind, get_args(Kind))
 
 
 def lengths(blocks: Blocks, centre: Blocks) -> Tensor:

@@ -35,7 +35,7 @@ class Server(fedavg.Server):
         self.extra = {"started": torch.zeros(len(roster.counts), dtype=torch.bool)}
 
     @classmethod
-    def robust_problem(cls, kind: Kind) -> str | None:
+    def robust_problem(cls, kind: Kind, params: Any) -> str | None:
         """Nothing is aggregated."""
         return "its server aggregates nothing"
 

@@ -1,10 +1,13 @@
 """Strata: every site trains on its own images in the other sites' styles, and every style counts alike."""
 
+from typing import Any
+
 from pydantic import Field
 
 from protolith.data.styles import Draw
 from protolith.methods import base, with_exchange
 from protolith.methods.registry import Method
+from protolith.methods.robust import Kind
 from protolith.records import Upload
 
 
@@ -37,6 +40,11 @@ class Client(with_exchange.Client):
 
 class Server(with_exchange.Balanced):
     """Averages models so that every pseudo-domain counts alike."""
+
+    @classmethod
+    def robust_problem(cls, kind: Kind, params: Any) -> str | None:
+        """Without balance any rule will do."""
+        return super().robust_problem(kind, params) if params.balance else None
 
     def weight(self, upload: Upload) -> float:
         """A client's share in its pseudo-domain, or its number of images."""

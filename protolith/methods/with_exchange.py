@@ -16,6 +16,7 @@ from protolith.data.styles import LENGTH, LEVEL, Draw, exchange, pooled, style_o
 from protolith.methods import fedavg
 from protolith.methods.base import Roster, Spec
 from protolith.methods.registry import Method
+from protolith.methods.robust import ALIKE, Kind
 from protolith.prototypes import finch
 from protolith.records import Broadcast, Record, Upload
 
@@ -98,6 +99,13 @@ class Server(fedavg.Server):
 
 class Balanced(Server):
     """Averages models so that every pseudo-domain has the same weight."""
+
+    @classmethod
+    def robust_problem(cls, kind: Kind, params: Any) -> str | None:
+        """A rule that counts every client alike leaves nothing of the weights."""
+        if kind in ALIKE:
+            return "weights that make every style count alike would have no effect"
+        return super().robust_problem(kind, params)
 
     def weight(self, upload: Upload) -> float:
         """n_m / n_j(m): a client's share in its pseudo-domain; the mean divides by the number of domains.

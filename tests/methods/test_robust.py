@@ -10,7 +10,7 @@ from protolith.errors import UserError
 from protolith.federation.guards import Guard
 from protolith.federation.local_update import Workplace
 from protolith.methods.registry import all_methods
-from protolith.methods.robust import Robust, RobustMean
+from protolith.methods.robust import Robust, RobustMean, moderate, settle
 from protolith.methods.with_exchange import STYLE
 from protolith.records import is_finite
 from protolith.runs.config import complete_for, resolve
@@ -265,8 +265,8 @@ def test_every_method_composes_or_is_refused(method, task):
             tensor.mul_(1e6)
     for kind in RULES:
         config = complete_for(resolve([{**values, "robust": kind}]), task)
-        if method == "solo" or (method == "fedga" and "median" in kind):
-            with pytest.raises(UserError, match=f"robust = '{kind}' is not for {method}: its .*"):
+        if method == "solo" or (method in ("fedga", "strata") and "median" in kind):
+            with pytest.raises(UserError, match=f"robust = '{kind}' is not for {method}: (its|weights) .*"):
                 Workplace(config, task)
             continue
         server = Workplace(config, task).server()
@@ -276,3 +276,42 @@ def test_every_method_composes_or_is_refused(method, task):
         assert is_finite(state)
         for name, tensor in state.items():
             assert float(tensor.double().abs().max() if tensor.numel() else 0) < 1e4, (kind, name)
+
+
+UNKNOWN = {
+    "a rule": lambda: Robust("krum"),
+    "of weights": lambda: settle([torch.ones(3, 2)], torch.ones(3), 1, "krum", [torch.zeros(2)]),
+    "of points": lambda: moderate(torch.ones(3, 2), 1, "krum"),
+}
+
+
+@pytest.mark.parametrize("where", UNKNOWN)
+def test_a_rule_that_does_not_exist_is_refused_and_never_the_mean(where):
+    with pytest.raises(UserError, match=r"unknown robust rule 'krum'\. .*Allowed: .*multi-krum"):
+        UNKNOWN[where]()
+
+
+def robust_run(task, kind, **values):
+    return Workplace(
+        complete_for(resolve([{"task": "mini", "robust": kind, "model": {"width": 4}, **values}]), task), task
+    )
+
+
+BALANCE = {"training": {"style_balance": True, "style_exchange": 0.5}}
+
+
+@pytest.mark.parametrize(
+    "values", [{"method": "strata"}, {"method": "fpl", **BALANCE}, {"method": "fedavg", **BALANCE}]
+)
+def test_a_rule_that_counts_clients_alike_is_refused_where_styles_are_to_count_alike(values, task):
+    for kind in ("median", "geometric-median"):
+        said = f"robust = '{kind}' is not for {values['method']}: weights that make every style count alike would have"
+        with pytest.raises(UserError, match=said):
+            robust_run(task, kind, **values)
+    for kind in ("clip", "trimmed", "multi-krum"):
+        robust_run(task, kind, **values)
+
+
+def test_without_balance_strata_takes_every_rule(task):
+    for kind in RULES:
+        robust_run(task, kind, method="strata", params={"balance": False})
