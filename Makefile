@@ -23,7 +23,7 @@ install: $(VENV)/base
 demo: $(VENV)/base
 	rm -rf runs/demo
 	$(BIN)/protolith sweep --config demo --methods fedavg,fpl,i2pfl,fedapc,strata --out runs/demo --report
-	@echo "FedCode needs twice these rounds and is left out; with it: $(BIN)/protolith sweep --config demo --methods fedavg,fpl,i2pfl,fedapc,fedcode,strata --rounds 40 --out runs/all"
+	@echo "FedCode needs twice as many rounds and is left out; with it: $(BIN)/protolith sweep --config demo --methods fedavg,fpl,i2pfl,fedapc,fedcode,strata --rounds 40 --out runs/all"
 	@echo "on your own images, in folders SITE/CLASS/image: $(BIN)/protolith data check FOLDER, then $(BIN)/protolith run --task FOLDER"
 
 test: $(VENV)/dev

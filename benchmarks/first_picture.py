@@ -42,9 +42,9 @@ def main(runs: Path, out: Path) -> None:
 
 
 def _looks(axes: plt.Axes, domain: Domain) -> None:
-    # The first training image of each class, side by side.
-    first = [int((domain.train.labels == int(digit)).nonzero()[3]) for digit in SHOWN]
-    axes.imshow(np.concatenate([domain.train.images[index].numpy() for index in first], axis=1))
+    # A training image of each class, side by side.
+    rows = [int((domain.train.labels == int(digit)).nonzero()[3]) for digit in SHOWN]
+    axes.imshow(np.concatenate([domain.train.images[index].numpy() for index in rows], axis=1))
     axes.set(xticks=[], yticks=[])
     axes.set_ylabel(f"{domain.name}  ", rotation=0, ha="right", va="center", fontsize=12, color=INK)
     axes.spines[:].set_visible(False)

@@ -104,6 +104,14 @@ def verdict() -> str:
     return grid(head, lines)
 
 
+def front() -> str:
+    """The verdict in six rows, for the first page."""
+    tables = [measured(name) for name in ("office10", "digits", "pacs")]
+    lines = [[f"{BASE}: accuracy", *(spread(found.of(BASE)) for found in tables)]]
+    lines += [[row, *(_beside_print(found, row) for found in tables)] for row in (*FOUR, "Strata")]
+    return grid(["method", "Office-Caltech10, three seeds", "Digits, one seed", "PACS, one seed"], lines)
+
+
 def _beside_print(found: Measured, row: str) -> str:
     """A gain, and in brackets that of the method's own paper, or of the first that prints it."""
     if row not in found.rows:
@@ -244,7 +252,7 @@ def claimed(name: str, paper: str, row: str) -> str:
     return stated(file, theirs, row)
 
 
-TABLES = (verdict, table, gains, orders, cost, parts, across, again, choices)
+TABLES = (verdict, front, table, gains, orders, cost, parts, across, again, choices)
 VALUES = (gain, early, at, loss, claimed, stated)
 FILLERS: dict[str, Callable[..., str]] = {filler.__name__: filler for filler in (*TABLES, *VALUES)}
 

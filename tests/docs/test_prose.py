@@ -21,7 +21,6 @@ ROOT = Path(__file__).parents[2]
 LONGEST, MEDIAN = 34, 15  # words of a sentence
 DOCS = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md"))
 PAGES = ["README.md", "SECURITY.md", "CONTRIBUTING.md", *DOCS]
-TO_COME = {"README.md"}  # pages that are still to be rewritten: this list only shrinks
 COMMAND = typer.main.get_command(app)
 FENCED = re.compile(r"^(<!-- runs -->\n)?```(\w*)\n(.*?)^```", re.S | re.M)
 
@@ -90,13 +89,12 @@ def test_no_sentence_is_longer_than_a_breath():
     for page in PAGES:
         found = list(sentences((ROOT / page).read_text()))
         long = [sentence for sentence in found if words(sentence) > LONGEST]
-        if page not in TO_COME:
-            assert not long, f"{page}: {long}"
-            assert not found or statistics.median(map(words, found)) <= MEDIAN, page
+        assert not long, f"{page}: {long}"
+        assert not found or statistics.median(map(words, found)) <= MEDIAN, page
 
 
 def test_every_block_of_python_compiles():
-    for page in set(PAGES) - TO_COME:
+    for page in PAGES:
         for _, kind, text in code_of(page):
             if kind == "python":
                 compile(text, page, "exec")
