@@ -30,20 +30,23 @@ class Interrupted(Exception):
 def unknown(what: str, given: str, allowed: Iterable[str], listed: str = "") -> UserError:
     """Build the error for a name that is not among the allowed ones, with the nearest right one.
 
-    `listed` is the command that lists a set of names too long for a sentence; then the nearest three are named.
+    `listed` says where a set of names is that is too long for a sentence; then the nearest three are named.
     """
     names = list(allowed)
     near = nearest(given, names, 3 if listed else 1)
     hint = f" Did you mean {either(near)}?" if near else ""
-    return UserError(f"unknown {what} '{given}'.{hint} " + (f"All: {listed}." if listed else _all_of(names)))
+    return UserError(f"unknown {what} '{given}'.{hint} " + (f"{listed}." if listed else _all_of(names)))
 
 
 def nearest(given: str, allowed: Iterable[str], most: int = 1) -> list[str]:
-    """The names that look most like the given one, capitals or not."""
+    """The names that look most like the given one, capitals or not; a dotted one first if its last word is the same."""
     import difflib  # only who errs waits for it
 
     names = {name.casefold(): name for name in allowed}
-    return [names[name] for name in difflib.get_close_matches(given.casefold(), names, n=most, cutoff=0.5)]
+    word = given.casefold()
+    same = [name for name in names if name.rpartition(".")[2] == word.rpartition(".")[2]]
+    near = difflib.get_close_matches(word, names, n=most, cutoff=0.5)
+    return [names[name] for name in dict.fromkeys([*same, *near])][:most]
 
 
 def right_name(what: str, given: str, allowed: Iterable[str], listed: str = "") -> str:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from protolith.engines.local import ENVIRONMENT
-from protolith.experiments.sweep import cores
+from protolith.machine import cores
 from protolith.runs.directory import processor
 
 

@@ -23,8 +23,8 @@ from protolith.bench.plain_loop import PlainFPL, PlainLoop, round_seconds, store
 from protolith.bench.slow_losses import SlowFPL, SlowMOON
 from protolith.data.domain import Task
 from protolith.data.tasks import load_task
-from protolith.experiments.sweep import cores
 from protolith.federation.local_update import Workplace, local_update
+from protolith.machine import cores
 from protolith.methods.base import Context
 from protolith.models import build_model
 from protolith.prototypes import finch, reweight

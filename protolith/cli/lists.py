@@ -1,4 +1,4 @@
-"""`protolith methods`, `tasks`, `presets` and `data`: what there is."""
+"""`protolith methods`, `tasks`, `settings`, `presets` and `data`: what there is."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -66,6 +66,19 @@ def tasks() -> None:
     for spec in TASKS.values():
         print(f"{spec.name:<10} {', '.join(spec.domains)}: {spec.description}")
     print(f"{'DIR':<10} a folder of site/class/image, or a manifest (.csv, .parquet) with path, label, site and split")
+
+
+def settings(
+    method: Annotated[str, typer.Argument(help="The method whose own options are listed too.")] = "fedavg",
+) -> None:
+    """List every setting, for --set and configuration files, with its default."""
+    from protolith.methods.registry import get_method
+    from protolith.runs.config import RunConfig, settings_of
+
+    every = {key: info for key, info in settings_of(RunConfig).items() if key != "params"}
+    every |= {f"params.{name}": info for name, info in get_method(method).params.model_fields.items()}
+    for key, info in every.items():
+        print(f"{key} = {info.get_default(call_default_factory=True)!r}: {info.description}")
 
 
 def presets() -> None:

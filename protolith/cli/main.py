@@ -1,6 +1,7 @@
 """The command line: `protolith COMMAND`. Exit codes: 0 done, 1 the run failed, 2 the request was wrong."""
 
 import os
+import re
 import signal
 import sys
 from typing import Annotated, NoReturn
@@ -55,6 +56,7 @@ app.command("diagnose")(use.diagnose)
 app.command("bench")(bench.bench)
 app.command("methods")(lists.methods)
 app.command("tasks")(lists.tasks)
+app.command("settings")(lists.settings)
 app.command("presets")(lists.presets)
 app.add_typer(deploy.deploy, name="deploy", help="A real federation: certificates, keys, start scripts, checks.")
 app.add_typer(lists.data, name="data", help="What a task's data are, whether they are here, and how they look.")
@@ -87,7 +89,8 @@ def main() -> NoReturn:
     except Exception as error:
         # Typer's own complaints about options (the class is click's, or typer's copy of it, by version).
         if hasattr(error, "format_message"):
-            _leave(error.format_message(), 2)
+            said = error.format_message()
+            _leave(re.sub(r"( Did you mean [^?]*\?)\1", r"\1", said), 2)  # click and typer both suggest a command
         raise
 
 

@@ -26,13 +26,14 @@ def predict(
     """Label images; say how sure the model is, and flag what is unlike anything that the sites have seen."""
     from protolith.cli.progress import print_json
     from protolith.runs.directory import RunDirectory
-    from protolith.use.predict import Predictor, as_csv, as_plain, as_table
+    from protolith.use.predict import Predictor, as_csv, as_plain, as_table, image_files
 
     if csv and json:
         raise UserError("--csv and --json: choose one of them.")
+    files = image_files(paths, _say)  # a path that does not exist is seen before anything is computed
     with redirect_stdout(sys.stderr):  # whatever a plug-in prints: the output is the result alone
         predictor = Predictor(RunDirectory.open(run), false_alarms, _say)
-        found = list(predictor.files(paths))
+        found = list(predictor.files(files))
     if json:
         print_json(as_plain(found))
     else:

@@ -16,9 +16,11 @@ from typing import Any, Literal
 from protolith.errors import Interrupted, UserError
 from protolith.federation.local_update import choose_device
 from protolith.files import read_json, write_text
+from protolith.machine import cores
 from protolith.methods.registry import get_method, plugin_digest
 from protolith.runs.config import RunConfig
 from protolith.runs.directory import RunDirectory
+from protolith.runs.runner import refuse_absent_device
 
 State = Literal["new", "running", "stopped", "failed", "done"]
 
@@ -308,6 +310,8 @@ def run_sweep(
         distinct.setdefault(job_name(config), config)
     every = [Job(config, job_path(config, out)) for config in distinct.values()]
     to_do = [job for job in every if job.state != "done" and (retry_failed or job.state != "failed")]
+    for job in to_do:
+        refuse_absent_device(job.config)
     at_once = how_many_at_once([job.config for job in to_do], jobs, cores())
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -322,11 +326,6 @@ def run_sweep(
     finally:
         sweep.kill()
     return [Outcome(job.config, job.path, job.state, job.error) for job in every]
-
-
-def cores() -> int:
-    """How many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def how_many_at_once(configs: Sequence[RunConfig], jobs: int | None, cores: int) -> int:

@@ -38,6 +38,18 @@ def choose_device(name: str) -> torch.device:
     return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
 
 
+def present_device(name: str) -> torch.device:
+    """The device of the setting; a sentence where this machine has none such."""
+    device = choose_device(name)
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise UserError(f"device = '{name}': this machine has no CUDA that torch can use; use auto or cpu.")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise UserError(f"device = '{name}': this machine has only {torch.cuda.device_count()} CUDA device(s).")
+    if device.type == "mps" and not torch.backends.mps.is_available():
+        raise UserError(f"device = '{name}': this machine has no MPS, which is Apple's; use auto or cpu.")
+    return device
+
+
 @contextmanager
 def one_thread() -> Iterator[None]:
     """Compute on one thread: workers are processes, and sums then come out the same everywhere."""
@@ -70,6 +82,7 @@ class Workplace:
     @cached_property
     def model(self) -> nn.Module:
         """The resident network, whose weights everyone who uses it puts there first."""
+        present_device(self.setup.device)  # at a site or in a cluster nobody looked before
         # channels_last is the layout in which CPU and GPU convolutions are fastest.
         return self._drawn().to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
 

@@ -1,9 +1,11 @@
 """What is to be trained: everything that a worker on another machine needs to know."""
 
+import re
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic_core import PydanticCustomError
 
 from protolith.attacks import Attack
 from protolith.data.protocols import Protocol
@@ -60,7 +62,7 @@ class Setup(BaseModel):
         "weights with each client's own BatchNorm statistics; auto: the global one, but the clients' own where a "
         "method has no global model and in protocol 'local'",
     )
-    device: str = Field("auto", pattern=r"^(auto|cpu|mps|cuda(:\d+)?)$", description="auto, cpu, cuda or mps")
+    device: str = Field("auto", description="auto, cpu, cuda or mps; cuda:1 is the second one")
     plugins: list[str] = Field([], description="modules or .py files with methods or models of your own")
     robust: Kind = Field(
         "mean",
@@ -83,6 +85,14 @@ class Setup(BaseModel):
             "method": self.method, "model": model.name, "width": model.width, "size": self.size,
             "classes": list(classes),
         }  # fmt: skip
+
+    @field_validator("device")
+    @classmethod
+    def _known_device(cls, name: str) -> str:
+        if not re.fullmatch(r"auto|cpu|mps|cuda(:\d+)?", name):
+            expected = "'auto', 'cpu', 'cuda' or 'mps'"
+            raise PydanticCustomError("device", "input should be {expected}", {"expected": expected})
+        return name
 
     @model_validator(mode="after")
     def _own_statistics(self) -> "Setup":

@@ -84,7 +84,7 @@ def method_names() -> list[str]:
 
 def get_method(name: str) -> Method:
     """Find a method by its name, in capitals or not."""
-    name = right_name("method", name, method_names(), "protolith methods")
+    name = right_name("method", name, method_names(), "`protolith methods` lists all")
     if (method := _PLUGGED.get(name) or _installed().get(name)) is not None:
         return method
     found: Method = importlib.import_module(facts.built_in()[name].module).METHOD

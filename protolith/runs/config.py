@@ -1,5 +1,6 @@
 """Configuration: layers of settings, resolved into one complete description of a run."""
 
+import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -7,11 +8,13 @@ from typing import Any, Literal, TypeVar
 
 import tomli_w
 from pydantic import BaseModel, Field, ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
 
 from protolith import files
 from protolith.data.domain import Task
 from protolith.data.protocols import PROTOCOLS, complete
-from protolith.errors import UserError, unknown
+from protolith.errors import UserError, nearest, unknown
 from protolith.federation.setup import Setup
 from protolith.methods.registry import get_method, load_plugin
 from protolith.models import model_names
@@ -21,6 +24,7 @@ from protolith.runs.defaults import Tree, default_protocol, defaults_for
 # count from 0 in metrics.jsonl and memory/.
 FORMAT = 2
 CONFIG_BYTES = 1 << 20
+LISTED = "`protolith settings METHOD` lists all"
 SHOWN = 200  # letters of a wrong value that an error shows
 
 
@@ -103,22 +107,35 @@ def validated(kind: type[Settings], values: Mapping[str, Any], prefix: str = "")
         fault = error.errors()[0]
         places = [str(part) for part in fault["loc"]]
         if fault["type"] == "extra_forbidden":
-            raise unknown("key", prefix + ".".join(places), [prefix + name for name in keys_of(kind)]) from None
+            names = [prefix + name for name in keys_of(kind)]
+            raise unknown("key", prefix + ".".join(places), names, LISTED) from None
         given, place = repr(fault["input"]), prefix + ".".join(places)
         shown = given if len(given) <= SHOWN else f"{given[:SHOWN]}…"
-        raise UserError(f"{place} = {shown}: {fault['msg'].lower()}.") from None
+        raise UserError(f"{place} = {shown}: {fault['msg'].lower()}.{_meant(fault)}") from None
 
 
-def keys_of(kind: type[BaseModel], prefix: str = "") -> list[str]:
+def _meant(fault: ErrorDetails) -> str:
+    """The allowed word that looks most like the given one, where there are such words."""
+    words = re.findall(r"'(\w[\w-]*)'", str(fault.get("ctx", {}).get("expected", "")))
+    near = nearest(str(fault["input"]), words)
+    return f" Did you mean '{near[0]}'?" if near else ""
+
+
+def keys_of(kind: type[BaseModel]) -> list[str]:
     """All keys of a settings class, dotted."""
-    names: list[str] = []
+    return list(settings_of(kind))
+
+
+def settings_of(kind: type[BaseModel], prefix: str = "") -> dict[str, FieldInfo]:
+    """All settings of a class by their dotted keys."""
+    found: dict[str, FieldInfo] = {}
     for name, info in kind.model_fields.items():
         inner = info.annotation
         if isinstance(inner, type) and issubclass(inner, BaseModel):
-            names += keys_of(inner, f"{prefix}{name}.")
+            found |= settings_of(inner, f"{prefix}{name}.")
         else:
-            names.append(prefix + name)
-    return names
+            found[prefix + name] = info
+    return found
 
 
 def parse_set(settings: Iterable[str], method: str, plugins: Iterable[str] = ()) -> Tree:
@@ -148,8 +165,8 @@ def _full_key(key: str, keys: list[str]) -> str:
         return matches[0]
     if matches:
         raise UserError(f"--set {key}: the name is short for {' and '.join(matches)}; write which one.")
-    short = [full.rsplit(".", 1)[-1] for full in keys]
-    raise unknown("key in --set", key, keys if "." in key else sorted({*keys, *short}, key=len))
+    short = {full.rsplit(".", 1)[-1] for full in keys}
+    raise unknown("key in --set", key, keys if "." in key else sorted(short), LISTED)
 
 
 def _value(text: str) -> Any:

@@ -1,6 +1,5 @@
 """A run from its configuration to its summary, and on from where it was stopped."""
 
-import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +14,8 @@ from protolith.engines.local import LocalEngine
 from protolith.errors import DiskRefused, Interrupted, RunFailed, UserError
 from protolith.federation.coordinator import LAST, Coordinator, which_models
 from protolith.federation.engine import Engine
-from protolith.federation.local_update import Workplace, one_thread
+from protolith.federation.local_update import Workplace, one_thread, present_device
+from protolith.machine import cores
 from protolith.methods import registry
 from protolith.methods.registry import load_plugin
 from protolith.models.registry import only_here
@@ -57,6 +57,7 @@ class Observer:
 def start(config: RunConfig, out: Path, observer: Observer) -> RunDirectory:
     """Start a new run in a new directory."""
     _refuse_elsewhere(config)
+    refuse_absent_device(config)
     refuse_unaccountable(config)
     task = _load(config, observer)
     config = complete_for(config, task)
@@ -81,6 +82,7 @@ def resume(path: Path, observer: Observer, workers: int | None = None) -> RunDir
         observer.say(f"{path} is complete: nothing to resume.")
         observer.finished(summary)
         return directory
+    refuse_absent_device(config)
     for plugin in config.plugins:
         load_plugin(plugin)
     validated(registry.get_method(config.method).params, config.params, "params.")
@@ -91,6 +93,12 @@ def resume(path: Path, observer: Observer, workers: int | None = None) -> RunDir
 def _refuse_elsewhere(config: RunConfig) -> None:
     if config.engine == "flower":
         raise UserError(f"engine = '{config.engine}': such a run is started with `protolith run --deployment DIR`.")
+
+
+def refuse_absent_device(config: RunConfig) -> None:
+    """Refuse a device that this machine lacks; with other engines the work is done on other machines."""
+    if config.engine == "local":
+        present_device(config.device)
 
 
 def free_directory(config: RunConfig, parent: Path) -> Path:
@@ -181,7 +189,7 @@ def _go_on(
 
 def worker_count(config: RunConfig, clients: int) -> int:
     """How many worker processes a run uses."""
-    return min(os.cpu_count() or 1, clients) if config.workers < 0 else config.workers
+    return min(cores(), clients) if config.workers < 0 else config.workers
 
 
 def _engine(config: RunConfig, workplace: Workplace, workers: int, model_bytes: int) -> Engine:

@@ -1,6 +1,5 @@
 """Settings that fit the data and this machine, with a time that was measured and not guessed."""
 
-import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -11,6 +10,7 @@ from torch import nn
 
 from protolith.data.augment import to_input
 from protolith.federation.local_update import choose_device, one_thread
+from protolith.machine import cores
 from protolith.methods.sgd import SGD
 from protolith.models import build_model
 
@@ -79,7 +79,7 @@ def _wanted(amounts: Amounts) -> Suggestion:
 
 def _timed(found: Suggestion, amounts: Amounts) -> Suggestion:
     train, test = seconds_per_image(found.size, found.width, found.batch, amounts.classes)
-    workers = min(os.cpu_count() or 1, len(amounts.train))
+    workers = min(cores(), len(amounts.train))
     busiest = max(sum(amounts.train) / workers, max(amounts.train))  # a site's work is not divided
     each = busiest * found.epochs * train + amounts.test * test / workers
     return replace(found, seconds=each * found.rounds, per_image=train)

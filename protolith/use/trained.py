@@ -14,7 +14,7 @@ from protolith.data.domain import MEAN, STD, Task
 from protolith.data.tasks import load_task
 from protolith.errors import UserError
 from protolith.evaluation.accuracy import BATCH
-from protolith.federation.local_update import choose_device, one_thread
+from protolith.federation.local_update import choose_device, one_thread, present_device
 from protolith.methods.fedavg import load_weights
 from protolith.methods.registry import Method, classify, get_method, load_plugin
 from protolith.models import Network, build_model
@@ -113,10 +113,18 @@ def open_network(run: RunDirectory) -> tuple[nn.Module, Record, dict[str, Any]]:
     return model.eval(), record, about
 
 
+def _device_here(trained_on: str) -> torch.device:
+    """Where the model was trained, or what this machine has instead."""
+    try:
+        return present_device(trained_on)
+    except UserError:
+        return choose_device("auto")
+
+
 def open_trained(run: RunDirectory) -> Trained:
     """Open the global model of a finished run."""
     config, (network, record, about) = run.config(), open_network(run)
-    device = choose_device(config.device)
+    device = _device_here(config.device)
     model = network.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     method, knowledge = get_method(config.method), under_prefix("knowledge", record)
     classes, size, name, width = tuple(about["classes"]), about["size"], about["model"], about["width"]

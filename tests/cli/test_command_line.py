@@ -2,11 +2,15 @@
 
 import json
 import shutil
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
+
+import protolith as pl
 
 SMALL = ["--rounds", "2", "--workers", "0", "--set", "width=4", "--set", "epochs=1", "--set", "samples=16"]
 
@@ -73,17 +77,25 @@ def test_a_folder_of_ones_own(protolith, tmp_path):
     ("arguments", "words"),
     [
         (["--method", "fedavgg"], ["unknown method 'fedavgg'", "Did you mean 'fedavg'"]),
+        (["--method", "fedagv"], ["unknown method 'fedagv'. Did you mean 'fedavg',", "`protolith methods` lists all"]),
         (["--task", "minni"], ["unknown task 'minni'", "mini"]),
         (["--task", "no/such/folder"], ["'no/such/folder' does not exist"]),
         (["--protocol", "shfit"], ["unknown protocol 'shfit'", "Did you mean 'shift'"]),
         (["--protocol", "unseen"], ["protocol unseen", "--set unseen=", "pen, photo, print, street"]),
         (["--protocol", "unseen", "--set", "unseen=pan"], ["protocol.unseen", "'pan'", "Did you mean 'pen'?"]),
         (["--engine", "quantum"], ["engine", "'quantum'", "'local'"]),
-        (["--device", "gpu"], ["device = 'gpu'"]),
+        (["--engine", "Flowr"], ["engine = 'Flowr'", "Did you mean 'flower'?"]),
+        (["--device", "gpu"], ["device = 'gpu'", "'auto', 'cpu', 'cuda' or 'mps'"]),
+        (["--device", "cdua"], ["device = 'cdua'", "Did you mean 'cuda'?"]),
+        (["--device", "cuda:first"], ["device = 'cuda:first'"]),
+        (["--attack", "signflip"], ["attack.kind = 'signflip'", "Did you mean 'sign-flip'?"]),
+        (["--set", "robust=medain"], ["robust = 'medain'", "Did you mean 'median'?"]),
         (["--rounds", "0"], ["rounds = 0"]),
         (["--rounds", "few"], ["--rounds"]),
         (["--workers", "-5"], ["workers = -5"]),
         (["--set", "epoch=3"], ["unknown key in --set 'epoch'", "Did you mean 'epochs'"]),
+        (["--set", "siz=64"], ["Did you mean 'size'", "`protolith settings METHOD` lists all"]),
+        (["--set", "trainin.lr=1"], ["Did you mean 'training.lr'"]),
         (["--set", "lr=fast"], ["training.lr = 'fast'"]),
         (["--set", "lr"], ["key=value"]),
         (["--data", "nowhere"], ["--data nowhere", "does not exist"]),
@@ -97,6 +109,121 @@ def test_a_folder_of_ones_own(protolith, tmp_path):
 def test_wrong_requests_to_run(protolith, tmp_path, arguments, words):
     assert refused(protolith("run", *arguments), *words)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["rnu"], ["No such command 'rnu'"]),
+        (["table", "r", "--columns", "acuracy"], ["unknown kind in --columns", "Did you mean 'accuracy'?"]),
+        (["table", "r", "--format", "latx"], ["unknown format", "Did you mean 'latex'?"]),
+        (["figure", "r", "--kind", "Curvs", "--out", "f"], ["unknown kind", "Did you mean 'curves'?"]),
+        (["export", "r", "--to", "onxx", "--out", "f"], ["unknown format", "Did you mean 'onnx'?"]),
+        (["run", "--track", "tensorbord"], ["unknown tracker", "Did you mean 'tensorboard'?"]),
+        (["paper", "fpl-tabel1"], ["Did you mean 'fpl-table1'", "`protolith paper` lists all"]),
+        (["paper", "fpl-table1", "--task", "digts"], ["Did you mean 'digits'?"]),
+        (["methods", "fedprx"], ["Did you mean 'fedprox'"]),
+        (["settings", "fedprx"], ["Did you mean 'fedprox'"]),
+        (["data", "check", "offce10"], ["Did you mean 'office10'?"]),
+        (["deploy", "ini"], ["No such command 'ini'"]),
+    ],
+)
+def test_a_wrong_word_gets_the_nearest_right_one(protolith, finished, tmp_path, arguments, words):
+    shutil.copytree(finished, tmp_path / "r")
+    assert refused(outcome := protolith(*arguments), *words)
+    assert outcome[2].count("Did you mean") <= 1 and len(outcome[2]) < 300
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    place = tmp_path_factory.mktemp("run") / "r"
+    pl.fit(rounds=1, workers=0, model={"width": 4}, training={"epochs": 1}, protocol={"samples": 16}, out=place)
+    return place
+
+
+def test_names_of_methods_are_matched_without_regard_to_capitals(protolith, tmp_path):
+    code, out, err = protolith("run", "--method", "FPL", *SMALL, "--set", "tau=0.1", "--json")
+    assert code == 0 and json.loads(out)["method"] == "fpl" and "mini-shift-fpl-seed0" in err
+    (tmp_path / "c.toml").write_text('method = "FedAvg"\n')
+    code, _, _ = protolith("sweep", "--methods", "FedAVG,fedavg", *SMALL, "--config", "c.toml", "--out", "s")
+    assert code == 0 and len([path for path in (tmp_path / "s").iterdir() if path.is_dir()]) == 1
+    assert pl.api.resolve([{"method": "I2PFL"}]).method == "i2pfl"
+    assert protolith("methods", "Strata") == protolith("methods", "strata")
+
+
+@pytest.mark.parametrize("device", ["cuda", "cuda:1", "mps"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["run", "--device", "DEVICE", "--out", "r"],
+        ["run", "--set", "device=DEVICE"],
+        ["sweep", "--methods", "fedavg,fpl", "--device", "DEVICE", "--out", "s"],
+    ],
+)
+def test_a_run_on_a_device_that_is_absent_says_so_in_one_sentence(protolith, tmp_path, device, command):
+    if {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}.get(device[:4].rstrip(":")):
+        pytest.skip(f"this machine has {device}")
+    outcome = protolith(*(word.replace("DEVICE", device) for word in command))
+    assert refused(outcome, f"device = '{device}'", "this machine has no", "use auto or cpu")
+    assert list(tmp_path.iterdir()) == [] and len(outcome[2].splitlines()) == 1
+
+
+def test_a_run_of_another_machine_resumes_only_where_its_device_is_and_its_model_is_used_anywhere(
+    protolith, finished, tmp_path
+):
+    if torch.cuda.is_available():
+        pytest.skip("this machine has CUDA")
+    shutil.copytree(finished, tmp_path / "r")
+    config = tmp_path / "r" / "config.toml"
+    config.write_text(config.read_text().replace('device = "auto"', 'device = "cuda"'))
+    Image.new("RGB", (32, 32)).save(tmp_path / "one.png")
+    code, out, err = protolith("predict", "r", "one.png", "--csv")
+    assert code == 0 and out.startswith("file,label") and "one.png" in out, err
+    (tmp_path / "r" / "summary.json").unlink()
+    assert refused(protolith("resume", "r"), "device = 'cuda'", "this machine has no CUDA")
+
+
+LOUD = """
+import sys
+from protolith.methods import fedavg
+from protolith.methods.registry import Method
+print("loud at import")
+
+class Client(fedavg.Client):
+    def update(self):
+        print("loud at work")
+        return super().update()
+
+def predict(model, images, knowledge):
+    print("loud in prediction")
+    return model(images)
+
+base = fedavg.METHOD
+METHOD = Method(name="loud", title="Loud", paper="none", idea="prints", objective="CE", server_step="mean",
+                traffic="as FedAvg", params=base.params, client=Client, server=base.server, predict=predict)
+"""
+
+
+@pytest.mark.parametrize("workers", ["0", "1"])
+def test_what_a_plug_in_prints_goes_to_standard_error(tmp_path, cache, workers):
+    (tmp_path / "loud.py").write_text(LOUD)
+    Image.new("RGB", (32, 32)).save(tmp_path / "one.png")
+
+    def out_of(*arguments):
+        done = subprocess.run(
+            [sys.executable, "-m", "protolith", *arguments], cwd=tmp_path, capture_output=True, text=True, timeout=300
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout, done.stderr
+
+    plugged = ["--plugin", "loud.py", *SMALL, "--workers", workers]
+    out, err = out_of("run", "--method", "loud", *plugged, "--out", "r", "--json")
+    assert json.loads(out)["method"] == "loud" and "loud at import" in err and "loud at work" in err
+    out, err = out_of("predict", "r", "one.png", "--csv")
+    assert out.startswith("file,label,") and len(out.splitlines()) == 2 and "loud in prediction" in err
+    assert json.loads(out_of("predict", "r", "one.png", "--json")[0])[0]["label"]
+    assert json.loads(out_of("sweep", "--methods", "loud", *plugged, "--out", "s", "--json")[0])
+    assert json.loads(out_of("resume", "r", "--json")[0])["method"] == "loud"
 
 
 def test_a_configuration_with_an_unknown_key(protolith, tmp_path):

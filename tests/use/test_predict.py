@@ -63,6 +63,14 @@ def test_what_is_wrong_is_one_sentence(protolith, run, images, tmp_path):
         image_files([tmp_path / "empty"])
 
 
+def test_a_path_that_does_not_exist_is_seen_before_anything_is_computed(protolith, run, images, tmp_path):
+    stored = run.path / familiarity.FILE
+    stored.unlink(missing_ok=True)
+    code, out, err = protolith("predict", run.path, images, tmp_path / "nowhere")
+    assert code == 2 and out == "" and "nowhere' is neither a file nor a folder" in err
+    assert len(err.splitlines()) == 1 and not stored.exists()
+
+
 def test_files_of_other_types_are_counted_and_not_silently_skipped(protolith, run, images):
     for name in ("a.avif", "b.avif", "c.svg", "Thumbs.db"):
         (images / name).write_bytes(b"x")

@@ -3,7 +3,6 @@
 import functools
 import importlib.util
 import io
-import os
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -30,6 +29,7 @@ from torch import Tensor
 from protolith.data.sources.found import Progress
 from protolith.data.sources.inventory import printable
 from protolith.errors import UserError
+from protolith.machine import cores
 
 Array = npt.NDArray[np.uint8]
 
@@ -43,7 +43,7 @@ LITTER = ("thumbs.db", "desktop.ini")  # what Windows leaves in folders of pictu
 KINDS, ENDING = 8, 12  # endings in a note, and the letters of one
 LEAST_SIDE = 2  # pixels; a single one shows nothing
 CHUNK = 500  # images per piece of work, and so the step of the progress
-THREADS = max(1, min(4, os.cpu_count() or 1))  # Pillow decodes and resizes outside the interpreter lock
+THREADS = min(4, cores())  # Pillow decodes and resizes outside the interpreter lock
 
 
 def suffixes() -> frozenset[str]:
