@@ -16,6 +16,7 @@ from protolith.methods.base import Params as Params
 from protolith.methods.registry import Method
 from protolith.methods.robust import Kind, Robust
 from protolith.methods.sgd import SGD
+from protolith.methods.shown import Shown
 from protolith.records import Broadcast, Record, Upload, clone, under_prefix, with_prefix
 
 
@@ -134,6 +135,7 @@ class Server:
         self.extra: Record = {}
         self.roster = roster
         self.round = 0
+        self.made = Shown()  # of the last round; it decides nothing, and no checkpoint has it
 
     def broadcast(self, client: int) -> Broadcast:
         """Gather what goes to a client."""
@@ -178,6 +180,10 @@ class Server:
     def weight(self, upload: Upload) -> float:
         """The weight of a client's model in the mean."""
         return float(upload.count)
+
+    def shown(self) -> Shown:
+        """What became of the last round's uploads besides the model, for the report (here nothing)."""
+        return self.made
 
     def state(self) -> Record:
         """Everything that lasts, as one record."""

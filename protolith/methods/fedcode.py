@@ -12,6 +12,7 @@ from protolith.methods import with_prototypes, with_style
 from protolith.methods.base import Batch, Output, Roster, Spec
 from protolith.methods.fedavg import stacked
 from protolith.methods.registry import Method
+from protolith.methods.shown import Shown
 from protolith.methods.with_style import Decoupled
 from protolith.prototypes import average, cluster_means, finch, labelled
 from protolith.records import Broadcast, Record, Upload
@@ -107,6 +108,7 @@ class Server(with_prototypes.Server):
         known = cluster >= 0
         cluster[known] = finch(styles[known], self.params.partition)
         self.extra = {"styles": styles, "cluster": cluster}
+        self.made = Shown(style_groups=cluster)
         self.knowledge = {**self.knowledge, "styles": cluster_means(styles[known], cluster[known])}
         return light
 

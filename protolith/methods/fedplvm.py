@@ -11,6 +11,7 @@ from protolith.losses import contrast, cosine_align
 from protolith.methods import with_prototypes
 from protolith.methods.base import Batch, Context, Output, Spec
 from protolith.methods.registry import Method
+from protolith.methods.shown import shown_clusters
 from protolith.prototypes import class_means_of, cluster_points
 from protolith.records import Record, Upload
 
@@ -83,10 +84,12 @@ class Server(with_prototypes.Server):
         """Average models, then cluster the union; a class that nobody sent keeps its clusters."""
         light = super().aggregate(uploads)
         points, labels = (torch.cat([upload.knowledge[name] for upload in light]) for name in ("prototypes", "labels"))
+        senders = torch.cat([torch.full_like(upload.knowledge["labels"], upload.client) for upload in light])
         if self.robust.kind != "mean":
-            senders = torch.cat([torch.full_like(u.knowledge["labels"], i) for i, u in enumerate(light)])
             points = self.robust.within_reach(points, labels, senders)
-        self.take_clusters(cluster_points(points, labels, self.params.partition))
+        found = cluster_points(points, labels, self.params.partition)
+        self.take_clusters(found)
+        self.made = shown_clusters(found, senders)
         return light
 
 

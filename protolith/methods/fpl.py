@@ -65,7 +65,7 @@ class Server(with_prototypes.Server):
         """Average models, then cluster; a class that nobody sent keeps its clusters."""
         light = super().aggregate(uploads)
         prototypes, counts = self.received(light)
-        self.take_clusters(cluster_per_class(prototypes, counts, self.params.partition))
+        self.take_clusters(cluster_per_class(prototypes, counts, self.params.partition), light)
         if "global" in (self.params.cpcl, self.params.upcr):
             self.take_global(*average(prototypes, counts))  # Eq. 3
         return light

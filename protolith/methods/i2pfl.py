@@ -12,6 +12,7 @@ from protolith.losses import apa, class_means, contrast, different_class_partner
 from protolith.methods import with_prototypes
 from protolith.methods.base import Batch, Context, Output
 from protolith.methods.registry import Method
+from protolith.methods.shown import Shown, clients_of
 from protolith.methods.with_prototypes import same_statistics
 from protolith.prototypes import ClassMeans, average, cluster_per_class, labelled, reweight
 from protolith.records import Upload
@@ -134,11 +135,13 @@ class Server(with_prototypes.Server):
         beta = self.params.ema_weight
         new_weight = {"new": beta, "past": 1.0 - beta, "off": 1.0}[self.params.ema]  # Eq. 5
         if self.params.aggregation == "cluster":
-            self.take_clusters(cluster_per_class(prototypes, counts))
+            self.take_clusters(cluster_per_class(prototypes, counts), light)
         elif self.params.aggregation == "average":
             self.take_global(*average(prototypes, counts), new_weight)  # Eq. 3
         else:
-            self.take_global(*reweight(prototypes, counts, self.params.cap)[:2], new_weight)  # Eq. 4
+            new, present, weights = reweight(prototypes, counts, self.params.cap)  # Eq. 4
+            self.take_global(new, present, new_weight)
+            self.made = Shown(weights=weights, weighed=clients_of(light))
         return light
 
 

@@ -17,6 +17,7 @@ from protolith.methods import fedavg
 from protolith.methods.base import Roster, Spec
 from protolith.methods.registry import Method
 from protolith.methods.robust import ALIKE, Kind
+from protolith.methods.shown import Shown
 from protolith.prototypes import finch
 from protolith.records import Broadcast, Record, Upload
 
@@ -95,6 +96,11 @@ class Server(fedavg.Server):
         self.extra = {**self.extra, SEEN: seen, CLUSTER: cluster}
         self.knowledge = {**self.knowledge, STYLES: pooled(seen[known], cluster[known])}
         return light
+
+    def shown(self) -> Shown:
+        """The styles and the pseudo-domains, beside whatever the method shows."""
+        found = {"colours": self.extra[SEEN], "colour_groups": self.extra[CLUSTER]}
+        return replace(super().shown(), **found, group_colours=self.knowledge.get(STYLES))
 
 
 class Balanced(Server):

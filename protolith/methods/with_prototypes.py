@@ -15,6 +15,7 @@ from protolith.data.augment import to_input
 from protolith.methods import base, fedavg
 from protolith.methods.base import Batch, Context, Output, Spec
 from protolith.methods.fedavg import stacked
+from protolith.methods.shown import clients_of, shown_clusters
 from protolith.prototypes import ClassMeans, Clusters, ema
 from protolith.prototypes.privacy import clipped, private_means, secret_noise, seeded_noise
 from protolith.records import Record, Upload
@@ -100,11 +101,14 @@ class Server(fedavg.Server):
             new, present = ema(old["global"], old["present"], new, present, new_weight)
         self.knowledge = {**self.knowledge, "global": new, "present": present}
 
-    def take_clusters(self, found: Clusters) -> None:
+    def take_clusters(self, found: Clusters, uploads: Sequence[Upload] = ()) -> None:
         """Make these the cluster prototypes `clusters` [C, d] with `cluster_labels` [C].
 
-        Classes that nobody sent keep the clusters they had.
+        Classes that nobody sent keep the clusters they had. The report shows who is in which where the `uploads` are
+        given, whose prototypes [M, K, d] were clustered.
         """
+        if uploads:
+            self.made = shown_clusters(found, clients_of(uploads)[:, None].expand(found.membership.shape))
         clusters, labels = found.prototypes, found.labels
         if "clusters" in self.knowledge:
             kept = ~torch.isin(self.knowledge["cluster_labels"], labels)

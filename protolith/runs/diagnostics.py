@@ -2,12 +2,13 @@
 
 `diagnostics/tests.safetensors` is written once, after the last round: for a bounded draw of test images the label,
 the prediction and its confidence, features of some of them, and thumbnails of what a report shows.
-`diagnostics/prototypes-000001.safetensors` and so on hold the clients' prototypes of a bounded number of rounds.
+`diagnostics/prototypes-000001.safetensors` and so on hold the clients' prototypes of a bounded number of rounds, and
+`diagnostics/shown-000001.safetensors` and so on the clusters, weights and styles that the server used in them.
 """
 
 import contextlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeGuard, cast
@@ -25,6 +26,7 @@ from protolith.federation.local_update import Workplace
 from protolith.losses import class_means
 from protolith.methods.base import Roster
 from protolith.methods.fedavg import Server, load_weights
+from protolith.methods.shown import Shown
 from protolith.models import Network
 from protolith.records import BadRecord, Record, Upload
 from protolith.seeds import generator
@@ -53,6 +55,7 @@ class PrototypeLog:
         size = 4 * len(allocation.clients) * roster.classes * roster.features
         self.step = math.ceil(roster.rounds / max(2, min(ROUNDS, BYTES // size)))
         self.heard: dict[int, Record] = {}
+        self.uploads = 0  # of the round that is under way, where it is kept
 
     def keeps(self, round_: int) -> bool:
         """Tell whether a round is written down: the first, the last, and some between them."""
@@ -60,7 +63,10 @@ class PrototypeLog:
 
     def hear(self, round_: int, upload: Upload) -> None:
         """Take note of an upload."""
-        if "prototypes" in upload.knowledge and self.keeps(round_) and (found := self._by_class(upload.knowledge)):
+        if not self.keeps(round_):
+            return
+        self.uploads += 1
+        if "prototypes" in upload.knowledge and (found := self._by_class(upload.knowledge)):
             self.heard[upload.client] = found
 
     def _by_class(self, knowledge: Record) -> Record:
@@ -85,19 +91,24 @@ class PrototypeLog:
         return labels.shape == prototypes.shape[:1] and inside
 
     def write(self, round_: int, server: Server) -> None:
-        """Write what was heard in a round."""
+        """Write what was heard in a round, and what the server made of it."""
         heard, self.heard = self.heard, {}
-        if not heard:
-            return
+        uploads, self.uploads = self.uploads, 0
+        if heard:
+            self._write(f"prototypes-{round_ + 1:06d}", self._prototypes(heard, server))
+        if uploads and (shown := server.shown().record()):
+            self._write(f"shown-{round_ + 1:06d}", shown)
+
+    def _prototypes(self, heard: Mapping[int, Record], server: Server) -> Record:
         clients = sorted(heard)
         sent = {name: [heard[client].get(name) for client in clients] for name in heard[clients[0]]}
         record = {name: torch.stack(tensors) for name, tensors in sent.items() if _alike(tensors)}
         record["clients"] = torch.tensor(clients)
-        record |= {f"server/{name}": server.knowledge[name] for name in KNOWLEDGE if name in server.knowledge}
-        if "style" in record and "cluster" in server.extra:
-            record["server/style_cluster"] = server.extra["cluster"]
+        return record | {f"server/{name}": server.knowledge[name] for name in KNOWLEDGE if name in server.knowledge}
+
+    def _write(self, name: str, record: Record) -> None:
         self.folder.mkdir(exist_ok=True)
-        records.write(self.folder / f"prototypes-{round_ + 1:06d}.safetensors", record, about=self.about)
+        records.write(self.folder / f"{name}.safetensors", record, about=self.about)
 
 
 def _alike(tensors: Sequence[Tensor | None]) -> TypeGuard[list[Tensor]]:
@@ -127,6 +138,27 @@ def read_prototypes(run: Path) -> list[Prototypes]:
             held = [everyone[client] for client in record["clients"].tolist()]
             names, domains = [name for name, _ in held], [domain for _, domain in held]
             found.append(Prototypes(int(file.stem[-6:]), record, names, domains, about["classes"], everyone))
+    return found
+
+
+@dataclass(frozen=True)
+class Made:
+    """What a server made of the uploads of a round."""
+
+    round: int  # counted from 1
+    shown: Shown
+    classes: list[str]
+    everyone: list[tuple[str, str]]  # names and domains of all clients of the run
+
+
+def read_shown(run: Path) -> list[Made]:
+    """The rounds of which a run has saved what its server made; a file that cannot be read is left out."""
+    found = []
+    for file in sorted((run / FOLDER).glob("shown-*.safetensors")):
+        with contextlib.suppress(OSError, BadRecord, LookupError, ValueError):
+            record, about = records.read_with_about(file)
+            everyone = list(zip(about["clients"], about["domains"], strict=True))
+            found.append(Made(int(file.stem[-6:]), Shown.of(record), about["classes"], everyone))
     return found
 
 

@@ -74,7 +74,7 @@ def test_all_parts_are_there_in_their_order_with_headings_in_order(make_run, pag
     reader, made = page()
     titles = [part.title for part in PARTS]
     assert [reader.text.index(part.look) for part in PARTS] == sorted(reader.text.index(part.look) for part in PARTS)
-    assert len(titles) == 8 and reader.tags.count("h1") == 1 and reader.tags.count("h2") == 8
+    assert len(titles) == 9 and reader.tags.count("h1") == 1 and reader.tags.count("h2") == 9
     levels = [int(name[1]) for name in reader.tags if re.fullmatch(r"h[1-6]", name)]
     assert all(after <= before + 1 for before, after in pairwise(levels))
     assert "Bold is the best of a column" in reader.text

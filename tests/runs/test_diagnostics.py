@@ -9,7 +9,7 @@ from protolith.experiments.sweep import job_name
 from protolith.methods.base import Roster
 from protolith.runs import diagnostics, runner
 from protolith.runs.config import resolve
-from protolith.runs.diagnostics import PrototypeLog, read_prototypes, read_tests
+from protolith.runs.diagnostics import PrototypeLog, read_prototypes, read_shown, read_tests
 from protolith.runs.runner import Observer
 
 PLUGIN = """
@@ -102,9 +102,8 @@ def test_prototypes_of_rounds_are_saved_with_what_the_server_made(tiny, tmp_path
     for label in range(10):
         mean = last.record["prototypes"][held[:, label], label].double().mean(0)
         assert torch.allclose(last.record["server/global"][label].double(), mean, atol=1e-5)
-    assert last.record["server/style_cluster"].shape == (4,) and not torch.equal(
-        *(p.record["style"] for p in (first, last))
-    )
+    assert read_shown(run.path)[-1].shown.style_groups.shape == (4,)
+    assert not torch.equal(*(p.record["style"] for p in (first, last)))
 
 
 def test_several_prototypes_a_class_become_one(tiny, tmp_path):

@@ -22,6 +22,7 @@ from protolith.report.page.prototypes import prototypes
 from protolith.report.page.record import record
 from protolith.report.page.space import space
 from protolith.report.page.study import Study, read_study
+from protolith.report.page.styles import styles
 from protolith.runs.directory import versions
 
 Make = Callable[[Study, Figures], Html]
@@ -71,6 +72,12 @@ PARTS = (
         "The prototypes",
         "Look for bright blocks: clients of a domain that agree with each other more than with the rest.",
         prototypes,
+    ),
+    Part(
+        "styles",
+        "The styles",
+        "Look for groups that hold the sites of one domain: the server found the domains without being told.",
+        styles,
     ),
     Part("cost", "Cost", "Look for what a method pays in bytes and seconds for what it gains above.", cost),
     Part("record", "Configuration and events", "Look for anything that failed, was rejected or is missing.", record),

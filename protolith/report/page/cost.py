@@ -1,4 +1,4 @@
-"""Part 7: what it cost."""
+"""Part 8: what it cost."""
 
 import statistics
 from collections.abc import Sequence

@@ -1,5 +1,6 @@
 """Part 6: the prototypes themselves."""
 
+from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -7,13 +8,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from protolith.prototypes import cluster_per_class, reweight
-from protolith.prototypes.neighbours import Partition
 from protolith.report.page.html import Html, join, select, table, tag
 from protolith.report.page.plots import SYMBOLS, Figures, Trace, View, heat_map, legend, rounds_axis
 from protolith.report.page.study import Run, Setting, Study
 from protolith.report.style import point_looks
-from protolith.runs.diagnostics import Prototypes
+from protolith.runs.diagnostics import Made, Prototypes
 
 CLASSES = 12  # classes that have a map of their own
 
@@ -148,58 +147,73 @@ def _moves(setting: Setting, held: dict[str, Run], figures: Figures) -> Html:
 
 
 def _made(key: str, label: str, run: Run, figures: Figures) -> Html:
-    """What a method made of the last prototypes: clusters, weights, groups of styles, or a plain mean."""
-    last, params = run.prototypes[-1], run.config.params
-    aggregation = params.get("aggregation")
-    title = tag("p", tag("b", label))
+    """What a server made of the last prototypes: clusters, weights, groups of styles, or a plain mean."""
+    title, made = tag("p", tag("b", label)), run.shown[-1] if run.shown else None
+    if made is None:
+        return join([title, _saved(label, run)])
+    if made.shown.style_groups is not None:
+        return join([title, _styles(made.shown.style_groups.tolist(), made.round, made.everyone)])
+    if made.shown.weights is not None:
+        return join([title, _weights(key, label, made, figures)])
+    return join([title, _saved(label, run) if made.shown.clusters is None else _clusters(made)])
+
+
+def _saved(label: str, run: Run) -> Html:
+    """What a run has that shows nothing: one that is older than what servers show, or one that takes means."""
+    last, aggregation = run.prototypes[-1], run.config.params.get("aggregation")
+    clustered = "server/clusters" in last.record
+    parts = []
+    if clustered or aggregation == "reweight" or "server/style_cluster" in last.record:
+        words = "who was in which cluster, and with which weight, is not known"
+        older = f"This run is older than the record of what its server used: {words}."
+        parts.append(tag("p", older, class_="missing"))
     if "server/style_cluster" in last.record:
-        return join([title, _styles(last)])
-    if run.config.method == "fpl" or aggregation == "cluster":
-        return join([title, _clusters(last, params.get("partition", "last"))])
-    if aggregation == "reweight":
-        return join([title, _weights(key, label, last, figures)])
-    if "server/clusters" in last.record:
+        parts.append(_styles(last.record["server/style_cluster"].tolist(), last.round, last.everyone))
+    if clustered:
         counts = torch.bincount(last.record["server/cluster_labels"].long(), minlength=len(last.classes)).tolist()
         rows = [[name, count] for name, count in zip(last.classes, counts, strict=True)]
-        return join([title, table(["class", "clusters"], rows, f"Clusters of {label}, round {last.round}")])
-    return join([title, tag("p", "One prototype for each class: the mean of the clients'.", class_="note")])
+        parts.append(table(["class", "clusters"], rows, f"Clusters of {label}, round {last.round}"))
+    return join(parts or [tag("p", "One prototype for each class: the mean of the clients'.", class_="note")])
 
 
-def _clusters(last: Prototypes, partition: Partition) -> Html:
-    """FINCH's clusters of each class with their members."""
-    found = cluster_per_class(last.record["prototypes"], last.record["counts"], partition)
+def _clusters(made: Made) -> Html:
+    """The server's clusters of each class with their members; a client may have several prototypes in one."""
+    shown = made.shown
+    assert shown.clusters is not None and shown.senders is not None and shown.labels is not None
+    members: dict[int, Counter[str]] = {}
+    for cluster, sender in zip(shown.clusters.tolist(), shown.senders.tolist(), strict=True):
+        members.setdefault(cluster, Counter())[made.everyone[sender][0]] += 1
     rows = []
-    for place, name in enumerate(last.classes):
-        of = found.membership[:, place]
-        groups = [
-            join([last.clients[member] for member in (of == cluster).nonzero().flatten().tolist()], ", ")
-            for cluster in sorted(set(of[of >= 0].tolist()))
-        ]
-        rows.append([name, len(groups), tag("ul", *(tag("li", group) for group in groups), class_="groups")])
-    caption = f"Clusters of the clients' prototypes, round {last.round}"
+    for place, name in enumerate(made.classes):
+        groups = [members[cluster] for cluster in (shown.labels == place).nonzero().flatten().tolist()]
+        listed = [tag("li", ", ".join(f"{who} ×{n}" if n > 1 else who for who, n in group.items())) for group in groups]
+        rows.append([name, len(groups), tag("ul", *listed, class_="groups")])
+    caption = f"Clusters of the clients' prototypes, round {made.round}"
     return table(["class", "clusters", "members"], rows, caption, numbers=False)
 
 
-def _weights(key: str, label: str, last: Prototypes, figures: Figures) -> Html:
-    """I2PFL's weights by client and class."""
-    weights = reweight(last.record["prototypes"], last.record["counts"])[2]
-    order = by_domain(last)
-    rows = [[100.0 * value for value in weights[place].tolist()] for place in order]
-    names = [last.clients[place] for place in order]
-    words = f"Weight of each client's prototype in the server's, in per cent, by class: {label}, round {last.round}"
-    view = heat_map(rows, last.classes, names, unit=" %")
+def _weights(key: str, label: str, made: Made, figures: Figures) -> Html:
+    """The server's weights by client and class."""
+    weights, weighed = made.shown.weights, made.shown.weighed
+    assert weights is not None and weighed is not None
+    held = [(*made.everyone[client], row) for client, row in zip(weighed.tolist(), weights.tolist(), strict=True)]
+    domains = list(dict.fromkeys(domain for _, domain, _ in held))
+    held.sort(key=lambda client: domains.index(client[1]))  # those of a domain side by side
+    rows = [[100.0 * value for value in row] for _, _, row in held]
+    names = [name for name, _, _ in held]
+    words = f"Weight of each client's prototype in the server's, in per cent, by class: {label}, round {made.round}"
+    view = heat_map(rows, made.classes, names, unit=" %")
     drawn = figures.add(key, words, [view], height=min(800, 120 + 26 * len(names)))
     return join([drawn, tag("p", words + ".", class_="note")])
 
 
-def _styles(last: Prototypes) -> Html:
+def _styles(cluster: Sequence[int], round_: int, everyone: Sequence[tuple[str, str]]) -> Html:
     """Clusters of styles beside the true domains."""
-    cluster = last.record["server/style_cluster"].tolist()
-    domains = list(dict.fromkeys(domain for _, domain in last.everyone))
+    domains = list(dict.fromkeys(domain for _, domain in everyone))
     rows = []
     for number in sorted({held for held in cluster if held >= 0}):
-        lives = [domain for held, (_, domain) in zip(cluster, last.everyone, strict=True) if held == number]
-        members = [name for held, (name, _) in zip(cluster, last.everyone, strict=True) if held == number]
+        lives = [domain for held, (_, domain) in zip(cluster, everyone, strict=True) if held == number]
+        members = [name for held, (name, _) in zip(cluster, everyone, strict=True) if held == number]
         rows.append([f"style {number + 1}", *(lives.count(domain) or "·" for domain in domains), ", ".join(members)])
-    caption = f"Clients in each cluster of styles, by their true domain, round {last.round}"
+    caption = f"Clients in each cluster of styles, by their true domain, round {round_}"
     return table(["cluster", *domains, "members"], rows, caption)

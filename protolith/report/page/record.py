@@ -1,4 +1,4 @@
-"""Part 8: configuration, versions, and everything that went other than planned."""
+"""Part 9: configuration, versions, and everything that went other than planned."""
 
 from collections import Counter
 from collections.abc import Iterator

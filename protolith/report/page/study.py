@@ -10,7 +10,7 @@ from protolith.experiments.compare import group_runs
 from protolith.experiments.sweep import State, failure, state
 from protolith.report.style import Look, looks
 from protolith.runs.config import RunConfig
-from protolith.runs.diagnostics import Prototypes, Tests, read_prototypes, read_tests
+from protolith.runs.diagnostics import Made, Prototypes, Tests, read_prototypes, read_shown, read_tests
 from protolith.runs.directory import Metrics, RunDirectory
 
 
@@ -48,6 +48,16 @@ class Run:
     def prototypes(self) -> list[Prototypes]:
         """Its clients' prototypes, for some rounds."""
         return read_prototypes(self.path)
+
+    @cached_property
+    def shown(self) -> list[Made]:
+        """What its server made of the uploads, for some rounds."""
+        return read_shown(self.path)
+
+    @cached_property
+    def styles(self) -> Made | None:
+        """The last round whose exchanged styles were saved."""
+        return next((made for made in reversed(self.shown) if made.shown.group_colours is not None), None)
 
     @cached_property
     def state(self) -> State:
