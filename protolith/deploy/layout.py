@@ -88,7 +88,8 @@ Your images stay where they are; your machine opens one connection, to {host}:{p
 {from_where}
 2. Put your images into one folder for each class: `FOLDER/<class>/<image>`, or `FOLDER/train/<class>/<image>` and
    `FOLDER/test/<class>/<image>`. Without a test folder, about a fifth of each class is held out for testing. A class
-   has the same folder name at all sites.
+   has the same folder name at all sites. `protolith data check DIR`, where DIR holds FOLDER and nothing else, says what
+   is wrong with them and which size fits; tell the size to the people who run the server.
 
 3. Start the site, and leave it running (it waits for work, and connects again by itself):
 
@@ -97,9 +98,10 @@ Your images stay where they are; your machine opens one connection, to {host}:{p
    It has connected when it prints `SuperNode ID`. Ctrl-C ends it; the same command starts it again, and it goes on
    with what it remembers in `state/`.
 
-What leaves this machine: model weights, class prototypes where the method uses them, the number of your images by
-class, and how many test images the model got right. Images do not. The people who run the server decide which program
-your site runs (that is how Flower works), so join only a server that you trust.
+What leaves this machine: model weights; what the method sends besides (Strata: twelve colour statistics; others: class
+prototypes); the number of your images by class; notes on them, which can name a file; and how many test images the model
+got right. Images do not. The people who run the server decide which program your site runs (that is how Flower works),
+so join only a server that you trust.
 """
 
 NO_WHEEL = "protolith-VERSION-py3-none-any.whl"
@@ -118,7 +120,8 @@ README = """\
 
 1. Give each site its directory, over a channel that you trust: it holds the site's private key. Then remove it from
    here. Its `README.md` tells the site's administrator what to do.
-2. Start the server, on {host}, with Protolith and Flower installed (from a clone: `pip install -e '.[flower]'`):
+2. Start the server, on {host}, with Protolith and Flower installed (in a clone, after `make install`:
+   `.venv/bin/pip install -e ".[flower]" -c constraints.txt`):
 
        protolith deploy up {path} --server
 
@@ -126,9 +129,10 @@ README = """\
 
        protolith deploy check {path}
 
-4. Train. Any method and any setting of `protolith run` can be used:
+4. Train. Start with Strata, and compare with FedAvg (`--method fedavg`). The server cannot look at the images, so the
+   size is set here; `protolith data check` at a site suggests it.
 
-       protolith run --engine flower --deployment {path} --method fpl --rounds 20 --out runs/first
+       protolith run --engine flower --deployment {path} --method strata --set size=64 --rounds 20 --out runs/first
 
    The run directory is like that of any other run. `protolith resume runs/first` goes on with it after whatever
    stopped it.

@@ -31,7 +31,7 @@ def test_the_tutorial_runs_as_it_stands(tmp_path):
     for file in ("runs/first/report.html", "predictions.csv", "model/digits.onnx", "model/MODEL_CARD.md"):
         assert (tmp_path / file).stat().st_size > 0
     assert sum(pl.load(tmp_path / "runs/first").metrics[-1]["accuracy"].values()) / 4 > 60  # it has learned something
-    images = len(list((tmp_path / "sites/pen/test").rglob("*.png")))
+    images = len(list((tmp_path / "photos/pen/test").rglob("*.png")))
     assert len((tmp_path / "predictions.csv").read_text().splitlines()) == images + 1
     assert "street" in said and "plain/digits.safetensors" in said
 
