@@ -75,7 +75,7 @@ def table(name: str) -> str:
         if statistics.fmean(found.of(row)) == best:
             cells[-1] = f"**{cells[-1]}**"
         printed = [_printed(values, row) for _, values in papers]
-        lines.append([row, *cells, _gain(found, row), *printed])
+        lines.append([row + found.mark(row), *cells, _gain(found, row), *printed])
     head = ["method", *found.columns, "gain", *(f"{paper}'s paper" for paper, _ in papers)]
     return grid(head, lines) + unfinished(found)
 
@@ -118,7 +118,7 @@ def _beside_print(found: Measured, row: str) -> str:
         return "–"
     own = sorted(found.papers, key=lambda paper: paper[0] != row)
     printed = [stated(file, theirs, row) for _, file, theirs in own if row in printed_table(file)[theirs]]
-    return spread(found.gains(row), "+") + (f" ({printed[0]})" if printed else "")
+    return spread(found.gains(row), "+") + found.mark(row) + (f" ({printed[0]})" if printed else "")
 
 
 def gains(name: str) -> str:
@@ -215,6 +215,12 @@ def gain(name: str, row: str, column: str = "mean", base: str = BASE) -> str:
     return spread(values, "+") + (f" ({len(values)} of {seeds} seeds)" if len(values) < seeds else "")
 
 
+def lead(name: str, row: str, column: str, base: str = BASE) -> str:
+    """How far a row is above another by one of FedCode's measures."""
+    mine, other = (measured(name).rows[which] for which in (row, base))
+    return spread([mine[seed].cross[column] - other[seed].cross[column] for seed in mine if seed in other], "+")
+
+
 def early(name: str, row: str, rounds: str) -> str:
     """The gain over FedAvg, had all runs ended after so many rounds."""
     mine, base = (measured(name).rows[which] for which in (row, BASE))
@@ -253,7 +259,7 @@ def claimed(name: str, paper: str, row: str) -> str:
 
 
 TABLES = (verdict, front, table, gains, orders, cost, parts, across, again, choices)
-VALUES = (gain, early, at, loss, claimed, stated)
+VALUES = (gain, lead, early, at, loss, claimed, stated)
 FILLERS: dict[str, Callable[..., str]] = {filler.__name__: filler for filler in (*TABLES, *VALUES)}
 
 

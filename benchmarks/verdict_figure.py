@@ -73,7 +73,7 @@ def line(row: str, found: Measured, y: int) -> list[str]:
         parts.append(f'<circle class="{look} later" cx="{spot}" cy="{y}" r="4" stroke-width="1.5"/>')
     middle = statistics.fmean(gains)
     parts.append(f'<circle class="{look}" cx="{across(middle)}" cy="{y}" r="4.5"/>')
-    return [*parts, text(WIDTH - 8, y + 4, f"{middle:+.1f}", "end")]
+    return [*parts, text(WIDTH - 8, y + 4, f"{middle:+.1f}{found.mark(row)}", "end")]
 
 
 def axis(top: int) -> list[str]:
