@@ -24,7 +24,7 @@ demo: $(VENV)/base
 	rm -rf runs/demo
 	$(BIN)/protolith sweep --config demo --methods fedavg,fpl,i2pfl,fedapc,strata --out runs/demo --report
 	@echo "FedCode needs twice as many rounds and is left out; with it: $(BIN)/protolith sweep --config demo --methods fedavg,fpl,i2pfl,fedapc,fedcode,strata --rounds 40 --out runs/all"
-	@echo "on your own images, in folders SITE/CLASS/image: $(BIN)/protolith data check FOLDER, then $(BIN)/protolith run --task FOLDER"
+	@echo "on your own images, in folders photos/SITE/CLASS/image: $(BIN)/protolith data check photos, then $(BIN)/protolith run --task photos --out runs/first, which takes Strata and the settings that fit"
 
 test: $(VENV)/dev
 	$(BIN)/python -m pytest -n auto

@@ -14,13 +14,16 @@ import typer
 from protolith.cli.main import app
 from protolith.errors import UserError
 from protolith.experiments.paper import get_experiment
+from protolith.experiments.presets import read_settings
 from protolith.methods.registry import all_methods
+from protolith.runs import runner
 from protolith.runs.config import RunConfig, keys_of, parse_set, resolve
 
 ROOT = Path(__file__).parents[2]
-LONGEST, MEDIAN = 34, 15  # words of a sentence
+LONGEST, MEDIAN = 30, 15  # words of a sentence
 DOCS = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md"))
-PAGES = ["README.md", "SECURITY.md", "CONTRIBUTING.md", *DOCS]
+PAGES = ["README.md", "SECURITY.md", "CONTRIBUTING.md", "CHANGELOG.md", "examples/README.md", *DOCS]
+FIRST = ["README.md", "docs/index.md", "docs/use.md"]  # that lead from own photographs to a model
 COMMAND = typer.main.get_command(app)
 FENCED = re.compile(r"^(<!-- runs -->\n)?```(\w*)\n(.*?)^```", re.S | re.M)
 
@@ -119,8 +122,36 @@ def test_every_command_line_of_a_page_can_be_typed():
             pytest.fail(f"{page}: protolith{line}\n{error!r}")
 
 
+def test_own_photographs_are_three_commands_the_same_wherever_one_begins():
+    """Each starts the program that `make` installs; that the options exist is tested above."""
+    blocks = [text for page in FIRST for _, _, text in code_of(page) if "data check photos" in text]
+    assert len(blocks) == len(FIRST) and len(set(blocks)) == 1
+    program, verbs = ".venv/bin/protolith ", ("data check photos ", "run --task photos ", "predict runs/first ")
+    lines = blocks[0].splitlines()
+    assert len(lines) == 3 and all(line.startswith(program + verb) for line, verb in zip(lines, verbs, strict=True))
+    for page in PAGES:  # `run` takes these settings by itself, but for a deployment, whose server sees no image
+        for line in typed(page):
+            assert "--task photos" not in line or "--set size=" not in line, page
+
+
+def test_the_front_page_is_short_and_names_the_directory_of_its_run(tmp_path, monkeypatch):
+    page = (ROOT / "README.md").read_text()
+    assert len(page.splitlines()) <= 120
+    monkeypatch.chdir(tmp_path)
+    config = resolve([read_settings("demo"), {"method": "strata"}])
+    place = runner.free_directory(config, Path("runs")).as_posix()
+    assert set(re.findall(r"runs/[\w-]+(?=/report\.html)", page)) == {place}
+
+
+def test_no_page_installs_from_an_index_that_does_not_have_it():
+    wheel = "'./protolith-VERSION-py3-none-any.whl"  # a file is there
+    for page in [*PAGES, *(path.relative_to(ROOT).as_posix() for path in (ROOT / "results").glob("*.md"))]:
+        text = (ROOT / page).read_text().replace("no page says `pip install protolith`", "").replace(wheel, "")
+        assert not re.search(r"pip install [^\n`]*?(?<![\w/])protolith", text), page
+
+
 def test_every_option_within_a_sentence_exists():
-    options = set(options_of(COMMAND))
+    options = {*options_of(COMMAND), "--help"}
     settings = [*keys_of(RunConfig), *(key for method in all_methods().values() for key in method.params.model_fields)]
     short = {*settings, *(key.rsplit(".", 1)[-1] for key in settings)}
     for page in PAGES:
