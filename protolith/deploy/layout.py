@@ -99,9 +99,9 @@ Your images stay where they are; your machine opens one connection, to {host}:{p
    with what it remembers in `state/`.
 
 What leaves this machine: model weights; what the method sends besides (Strata: twelve colour statistics; others: class
-prototypes); the number of your images by class; notes on them, which can name a file; and how many test images the model
-got right. Images do not. The people who run the server decide which program your site runs (that is how Flower works),
-so join only a server that you trust.
+prototypes); the number of your images by class; notes on them, which can name a file; and how many test images the
+model got right. Images do not. The people who run the server decide which program your site runs (that is how Flower
+works), so join only a server that you trust.
 """
 
 NO_WHEEL = "protolith-VERSION-py3-none-any.whl"
