@@ -9,6 +9,7 @@ from pydantic_core import PydanticCustomError
 
 from protolith.attacks import Attack
 from protolith.data.protocols import Protocol
+from protolith.evaluation.measures import ACCURACY
 from protolith.methods.base import Training
 from protolith.methods.robust import Kind
 from protolith.prototypes.privacy import Privacy
@@ -61,6 +62,9 @@ class Setup(BaseModel):
         description="which models are tested: the global one, the clients' own after training, or the aggregated "
         "weights with each client's own BatchNorm statistics; auto: the global one, but the clients' own where a "
         "method has no global model and in protocol 'local'",
+    )
+    measures: list[str] = Field(
+        [ACCURACY], description="what is counted on the answers to test images: accuracy always, per-class, or a registered one"
     )
     device: str = Field("auto", description="auto, cpu, cuda or mps; cuda:1 is the second one")
     plugins: list[str] = Field([], description="modules or .py files with methods or models of your own")

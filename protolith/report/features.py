@@ -17,13 +17,13 @@ from protolith.data.domain import Task
 from protolith.data.protocols import allocate, select
 from protolith.data.tasks import load_task
 from protolith.errors import UserError, unknown
-from protolith.evaluation.accuracy import BATCH
 from protolith.evaluation.sample import draw as draw
 from protolith.federation.local_update import choose_device, one_thread
 from protolith.files import file_name
 from protolith.methods.fedavg import load_weights
 from protolith.methods.registry import load_plugin
 from protolith.models import Network, build_model
+from protolith.models.passes import answers
 from protolith.records import BadRecord, Record, under_prefix
 from protolith.runs.config import RunConfig
 from protolith.runs.directory import RunDirectory
@@ -247,9 +247,10 @@ def _test_rows(config: RunConfig, task: Task) -> dict[str, Tensor]:
 
 def _encode(model: nn.Module, images: Tensor, device: torch.device) -> Tensor:
     network = cast(Network, model)
-    with one_thread(), torch.inference_mode():
-        parts = [network.features(to_input(batch, device)).float().cpu() for batch in torch.split(images, BATCH)]
-    return torch.cat(parts)
+    with one_thread():
+        return torch.cat(
+            list(answers(model, images, lambda batch: network.features(to_input(batch, device)).float().cpu()))
+        )
 
 
 def _global(knowledge: Record, width: int) -> Prototypes | None:

@@ -19,7 +19,6 @@ from torch import Tensor
 from protolith import records
 from protolith.data.augment import to_input
 from protolith.data.protocols import Allocation, TestSet, select
-from protolith.evaluation.accuracy import BATCH
 from protolith.evaluation.sample import draw
 from protolith.federation.coordinator import Coordinator
 from protolith.federation.local_update import Workplace
@@ -28,6 +27,7 @@ from protolith.methods.base import Roster
 from protolith.methods.fedavg import Server, load_weights
 from protolith.methods.shown import Shown
 from protolith.models import Network
+from protolith.models.passes import answers
 from protolith.records import BadRecord, Record, Upload
 from protolith.seeds import generator
 
@@ -271,11 +271,10 @@ class _Model:
         """Features of some images, all by one network: the global one, or the first client's."""
         has_global = self.coordinator.server.evaluates == "global"
         self._load(-1 if has_global else 0)
-        network, found = cast(Network, self.place.model), []
-        with torch.inference_mode():
-            for images in self.pixels(whole, places, domains):
-                for batch in torch.split(images, BATCH):
-                    found.append(network.features(to_input(batch, self.place.device)).half().cpu())
+        model, device = self.place.model, self.place.device
+        network, found = cast(Network, model), list[Tensor]()
+        for images in self.pixels(whole, places, domains):
+            found += answers(model, images, lambda batch: network.features(to_input(batch, device)).half().cpu())
         name = self.place.allocation.clients[0].name
         return torch.cat(found), "the global model" if has_global else f"the model of client {name}"
 
@@ -290,10 +289,11 @@ class _Model:
     def _shares(self, images: Tensor) -> Iterator[Tensor]:
         device, predict = self.place.device, self.place.method.predict
         knowledge = {name: tensor.to(device) for name, tensor in self.knowledge.items()}
-        with torch.inference_mode():
-            for batch in torch.split(images, BATCH):
-                logits = predict(self.place.model, to_input(batch, device), knowledge)
-                yield logits.float().softmax(dim=1).cpu()
+
+        def shares(batch: Tensor) -> Tensor:
+            return predict(self.place.model, to_input(batch, device), knowledge).float().softmax(dim=1).cpu()
+
+        return answers(self.place.model, images, shares)
 
     def _owner(self, test: TestSet) -> int:
         """The client whose model is tested: the set's owner, or the first of its domain, or the first of all."""

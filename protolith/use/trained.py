@@ -1,7 +1,7 @@
 """A finished run's model, ready to be asked: logits and features of images."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,11 +13,11 @@ from protolith.data.augment import to_input
 from protolith.data.domain import MEAN, STD, Task
 from protolith.data.tasks import load_task
 from protolith.errors import UserError
-from protolith.evaluation.accuracy import BATCH
 from protolith.federation.local_update import choose_device, one_thread, present_device
 from protolith.methods.fedavg import load_weights
 from protolith.methods.registry import Method, classify, get_method, load_plugin
 from protolith.models import Network, build_model
+from protolith.models.passes import answers
 from protolith.records import BadRecord, Record, under_prefix
 from protolith.runs.config import RunConfig
 from protolith.runs.directory import RunDirectory
@@ -62,25 +62,24 @@ class Trained:
 
     def ask(self, images: Tensor) -> Answers:
         """Pass uint8 images [n, size, size, 3] through the model, in batches."""
-        parts = list(self._batches(images))
-        if not parts:
-            empty = torch.zeros(1, self.size, self.size, 3, dtype=torch.uint8)
-            one = next(self._batches(empty))
+        if not len(images):
+            one = self.ask(torch.zeros(1, self.size, self.size, 3, dtype=torch.uint8))
             return Answers(one.logits[:0], one.features[:0], one.looks[:0])
+        with one_thread():
+            parts = list(answers(self.model, images, self._answer))
         names = ("logits", "features", "looks")
         return Answers(*(torch.cat([getattr(part, name) for part in parts]) for name in names))
 
-    def _batches(self, images: Tensor) -> Iterator[Answers]:
-        network = cast(Network, self.model)
-        knowledge = {name: tensor.to(self.device) for name, tensor in self.knowledge.items()}
-        for batch in torch.split(images, BATCH) if len(images) else ():
-            with one_thread(), torch.inference_mode():
-                inputs = to_input(batch, self.device)
-                features = network.features(inputs)
-                own_head = self.method.predict is classify
-                logits = network.head(features) if own_head else self.method.predict(self.model, inputs, knowledge)
-                looks = looks_of(inputs, features)
-                yield Answers(logits.float().cpu(), features.float().cpu(), looks.float().cpu())
+    def _answer(self, images: Tensor) -> Answers:
+        network, inputs = cast(Network, self.model), to_input(images, self.device)
+        features = network.features(inputs)
+        own_head = self.method.predict is classify
+        logits = network.head(features) if own_head else self.method.predict(self.model, inputs, self._known)
+        return Answers(logits.float().cpu(), features.float().cpu(), looks_of(inputs, features).float().cpu())
+
+    @cached_property
+    def _known(self) -> Record:
+        return {name: tensor.to(self.device) for name, tensor in self.knowledge.items()}
 
     def task(self) -> Task:
         """The run's data, where they are at hand."""
