@@ -10,9 +10,7 @@ from typing import Any, cast
 import torch
 from torch import nn
 
-from protolith import records
 from protolith.attacks import attackers, forged, poisoned
-from protolith.data.augment import to_input
 from protolith.data.domain import Split, Task
 from protolith.data.protocols import Allocation, allocate, data_of, select
 from protolith.errors import UserError
@@ -22,12 +20,14 @@ from protolith.federation.protection import refuse_unprotected
 from protolith.federation.setup import Setup
 from protolith.methods import with_exchange, with_prototypes
 from protolith.methods.base import Context, Roster
-from protolith.methods.fedavg import Server, load_weights
+from protolith.methods.fedavg import Server
 from protolith.methods.registry import Method, get_method
 from protolith.methods.robust import Robust
-from protolith.models import Network, build_model
+from protolith.models import Network, build_model, saved
 from protolith.models.passes import BATCH, answers
 from protolith.models.resnet import ResNet
+from protolith.models.saved import load_weights
+from protolith.models.spec import see, spec_of
 from protolith.records import Broadcast, Record, Upload, clone
 from protolith.seeds import derive, generator
 
@@ -81,6 +81,7 @@ class Workplace:
         self.attackers = attackers(setup.attack, len(self.allocation.clients), setup.seed)
         self.device = choose_device(setup.device)
         self._first: nn.Module | None = self._build()
+        self.spec = spec_of(self._first)
         self.method.client.check(self._first)
 
     @cached_property
@@ -102,7 +103,7 @@ class Workplace:
 
     def _build(self) -> nn.Module:
         name = self.setup.model.name
-        model = build_model(name, len(self.task.classes), self.setup.model.width, self.setup.seed)
+        model = build_model(name, len(self.task.classes), self.setup.model.width, self.setup.seed, self.setup.size)
         if self.setup.training.precision == "bfloat16":
             if not isinstance(model, ResNet):
                 raise UserError(f"training.precision = 'bfloat16' is for resnet10 and resnet18, not for {name}.")
@@ -195,11 +196,12 @@ class Workplace:
 
     def about_model(self) -> dict[str, Any]:
         """What a file with a model of this run says about itself."""
-        return self.setup.about_model(self.task.classes)
+        chosen = self.setup.model
+        return saved.about(self.setup.method, chosen.name, chosen.width, self.task.classes, self.spec)
 
     def write_model(self, path: Path) -> None:
         """Write the model as training left it."""
-        records.write(path, clone(self.model.state_dict()), about=self.about_model(), sync=True)
+        saved.write_model(path, clone(self.model.state_dict()), self.about_model())
 
     def count(self, weights: Mapping[str, torch.Tensor], knowledge: Record, chunk: Chunk) -> Counts:
         """Test weights on a chunk: the counts of every measure."""
@@ -210,9 +212,7 @@ class Workplace:
         known = {name: tensor.to(self.device) for name, tensor in knowledge.items()}
         data, predict = self.test_data(chunk), self.method.predict
         with one_thread():
-            said = answers(
-                self.model, data.images, lambda images: predict(self.model, to_input(images, self.device), known)
-            )
+            said = answers(self.model, data.images, lambda images: predict(self.model, see(self.model, images), known))
             labels = torch.split(data.labels.to(self.device), BATCH)
             return added(count(self.measures, logits, of) for logits, of in zip(said, labels, strict=True))
 

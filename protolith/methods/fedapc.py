@@ -13,6 +13,7 @@ from protolith.methods import with_prototypes
 from protolith.methods.base import Batch, Output
 from protolith.methods.registry import Method
 from protolith.methods.with_prototypes import same_statistics
+from protolith.models.spec import spec_of
 from protolith.prototypes import average, labelled
 from protolith.records import Upload
 
@@ -67,7 +68,8 @@ class Client(with_prototypes.Client):
     def view(self, images: Tensor) -> Tensor:
         """A(x): crop every image; mirror and erase half of them, independently."""
         padding = max(1, images.shape[1] // 8)  # 4 pixels of 32, as in training
-        return erase(flip(crop(images, self.rng, padding), self.rng), self.rng)
+        seen = flip(crop(images, self.rng, padding), self.rng)
+        return erase(seen, self.rng, colour=spec_of(self.model).mean)
 
 
 class Server(with_prototypes.Server):

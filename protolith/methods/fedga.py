@@ -8,7 +8,6 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from protolith.data.augment import to_input
 from protolith.data.domain import Split
 from protolith.methods import base, fedavg
 from protolith.methods.base import Roster, Spec
@@ -16,6 +15,7 @@ from protolith.methods.fedavg import stacked
 from protolith.methods.registry import Method
 from protolith.methods.robust import ALIKE, Kind
 from protolith.models.passes import BATCH, answers
+from protolith.models.spec import see
 from protolith.records import Record, Upload
 
 LEAST = 1e-9  # a weight of zero must not leave a round without a model when nobody else takes part
@@ -55,7 +55,7 @@ class Client(fedavg.Client):
     def measure(self) -> Tensor:
         """The error rate or the loss of the model as it is, over the hold-out."""
         total = torch.zeros((), dtype=torch.float64)
-        passes = answers(self.model, self.holdout.images, lambda images: self.model(to_input(images, self.device)))
+        passes = answers(self.model, self.holdout.images, lambda images: self.model(see(self.model, images)))
         for said, labels in zip(passes, torch.split(self.holdout.labels, BATCH), strict=True):
             logits = said.cpu().double()
             wrong = logits.argmax(1) != labels

@@ -11,12 +11,12 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from protolith.data.augment import to_input
 from protolith.methods import base, fedavg
 from protolith.methods.base import Batch, Context, Output, Spec
 from protolith.methods.fedavg import stacked
 from protolith.methods.shown import clients_of, shown_clusters
 from protolith.models.passes import BATCH, answers
+from protolith.models.spec import see
 from protolith.prototypes import ClassMeans, Clusters, ema
 from protolith.prototypes.privacy import clipped, private_means, secret_noise, seeded_noise
 from protolith.records import Record, Upload
@@ -67,7 +67,7 @@ class Client(fedavg.Client):
 
     def look_at(self, images: Tensor) -> Tensor:
         """The features of some stored images that are collected."""
-        features: Tensor = self.model.features(to_input(images, self.device))
+        features: Tensor = self.model.features(see(self.model, images))
         return features
 
     def _collect(self, features: Tensor, labels: Tensor) -> None:

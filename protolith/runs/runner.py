@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from protolith import files, records
+from protolith import files
 from protolith.data.domain import Task
 from protolith.data.tasks import load_task
 from protolith.engines.flower.engine import FlowerEngine
@@ -19,6 +19,7 @@ from protolith.machine import cores
 from protolith.methods import registry
 from protolith.methods.registry import load_plugin
 from protolith.models.registry import only_here
+from protolith.models.saved import write_model
 from protolith.records import BadRecord, nbytes
 from protolith.runs import attendance, stopping
 from protolith.runs.accounting import Account, refuse_unaccountable, sentences_of, summary_of
@@ -290,14 +291,13 @@ def _write_models(directory: RunDirectory, workplace: Workplace, coordinator: Co
     if coordinator.tested == "aggregated":
         for client in sorted(coordinator.progress.memories):
             record = coordinator.own_weights(client)
-            records.write(coordinator.model_file(client), record, about=workplace.about_model(), sync=True)
+            write_model(coordinator.model_file(client), record, workplace.about_model())
 
 
 def write_global_model(path: Path, workplace: Workplace, coordinator: Coordinator) -> None:
     """Write the global model and what the server knows besides."""
     server = coordinator.server
-    record = {**server.weights, **records.with_prefix("knowledge", server.knowledge)}
-    records.write(path, record, about=workplace.about_model(), sync=True)
+    write_model(path, server.weights, workplace.about_model(), server.knowledge)
 
 
 def summarise(

@@ -18,6 +18,7 @@ from protolith.evaluation.accuracy import by_test, chunks
 from protolith.evaluation.measures import Counts, from_plain, measures_of
 from protolith.federation.engine import Job, Result
 from protolith.federation.setup import Setup
+from protolith.models.saved import write_model
 from protolith.records import Broadcast, Record, Upload
 
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is reported to anyone
@@ -53,7 +54,6 @@ class RayEngine:
     ) -> None:
         self.tests = tests
         self.measures, self.classes = measures_of(setup.measures), len(task.classes)
-        self.about = setup.about_model(task.classes)
         self._started = not ray.is_initialized()
         if self._started:
             _connect(address)
@@ -93,7 +93,7 @@ class RayEngine:
         if answer["memory"]:
             records.write(job.memory_out, to_record(answer["memory"]))
         if job.model_out:
-            records.write(job.model_out, to_record(answer["model"]), about=self.about, sync=True)
+            write_model(job.model_out, to_record(answer["model"]), answer["about"])
         weights, knowledge = to_record(answer["weights"]), to_record(answer["knowledge"])
         sizes = {test.name: len(test.rows) for test in self.tests}
         counts = {name: self._counts(values, sizes[name]) for name, values in answer["tested"].items()}

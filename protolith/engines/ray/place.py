@@ -86,6 +86,7 @@ class Place:
             "knowledge": to_arrays(upload.knowledge),
             "memory": to_arrays(remembered),
             "model": model,
+            "about": self.workplace.about_model(),
         }
 
     def evaluate(self, chunk: tuple[int, int, int], weights: Arrays, knowledge: Arrays) -> Answer:
