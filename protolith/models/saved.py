@@ -55,7 +55,10 @@ def open_model(path: Path) -> Saved:
     except (BadRecord, LookupError, TypeError, ValueError):
         raise UserError(f"{path} is not a model that a run wrote.") from None
     model = build_model(name, len(classes), width, seed=0, size=spec.size)
-    load_weights(model, record)
+    try:
+        load_weights(model, record)
+    except (LookupError, RuntimeError):
+        raise UserError(f"{path}: its weights are not those of a {name} for {len(classes)} classes.") from None
     return Saved(model.eval(), under_prefix("knowledge", record), name, width, classes, spec)
 
 
