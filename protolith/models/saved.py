@@ -59,6 +59,7 @@ def open_model(path: Path) -> Saved:
         load_weights(model, record)
     except (LookupError, RuntimeError):
         raise UserError(f"{path}: its weights are not those of a {name} for {len(classes)} classes.") from None
+    model.spec = spec  # type: ignore[assignment]  # as it was trained, whatever its builder says today
     return Saved(model.eval(), under_prefix("knowledge", record), name, width, classes, spec)
 
 

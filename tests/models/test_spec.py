@@ -36,6 +36,7 @@ def test_a_model_file_carries_what_its_network_wants_to_see(tmp_path):
     saved.write_model(tmp_path / "m.safetensors", model.state_dict(), said, {"global": torch.ones(2, 3)})
     held = saved.open_model(tmp_path / "m.safetensors")
     assert (held.spec, held.classes, held.name, held.width) == (OTHER, ("a", "b"), "resnet10", 4)
+    assert spec_of(held.model) == OTHER
     assert torch.equal(held.knowledge["global"], torch.ones(2, 3)) and not held.model.training
     assert all(torch.equal(a, b) for a, b in zip(held.model.parameters(), model.parameters(), strict=True))
 
