@@ -335,7 +335,6 @@ KINDS: dict[str, Spoil] = {
     "metric no number": metrics(lambda rng: {"ce": rng.choice([None, "1", [1], {}, True, 1j])}),
     "too many metrics": metrics(lambda rng: {f"m{i}": 0.0 for i in range(1000)}),
     "metric's name": metrics(lambda rng: {rng.choice(["", "n" * 65, "n" * 10**6, None, 7, ("a",)]): 1.0}),
-    "impossible accuracy": metrics(lambda rng: {"accuracy/pen": rng.choice([-1.0, 100.1, 1e30])}),
     "counts do not add up": counts(one_more),
     "negative count": counts(negative),
     "overflowing counts": counts(overflowing),

@@ -25,7 +25,7 @@ from protolith.data.tasks import load_task
 from protolith.engines.in_process import InProcessEngine
 from protolith.federation.coordinator import LAST, Coordinator
 from protolith.federation.local_update import Workplace
-from protolith.methods.fedavg import load_weights
+from protolith.models.saved import load_weights
 from protolith.records import Record, Upload
 from protolith.runs.accounting import Account
 from protolith.runs.config import RunConfig, complete_for, resolve

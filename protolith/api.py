@@ -61,8 +61,7 @@ class Run:
 
     def model(self) -> nn.Module:
         """The trained global network, in evaluation mode."""
-        model, _, _ = open_network(self.directory)
-        return model
+        return open_network(self.directory).model
 
     def predictor(self, false_alarms: float = FALSE_ALARMS) -> Predictor:
         """The trained model in use: labels, confidence and familiarity of images or files.

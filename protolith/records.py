@@ -8,7 +8,7 @@ import os
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -236,6 +236,8 @@ class Upload:
     weights: Record = field(default_factory=dict)
     knowledge: Record = field(default_factory=dict)
     metrics: dict[str, float] = field(default_factory=dict)
+    # Of the client's own model, where that is tested: test set -> measure -> counts (evaluation/measures.py).
+    counts: dict[str, dict[str, Record]] = field(default_factory=dict)
 
     @property
     def nbytes(self) -> int:
@@ -244,11 +246,11 @@ class Upload:
 
     def with_knowledge(self, **tensors: Tensor) -> "Upload":
         """Return this upload with more knowledge."""
-        return Upload(self.client, self.count, self.weights, {**self.knowledge, **tensors}, self.metrics)
+        return replace(self, knowledge={**self.knowledge, **tensors})
 
     def without_weights(self) -> "Upload":
         """Return this upload without its weights: what a streaming aggregation keeps of it."""
-        return Upload(self.client, self.count, {}, self.knowledge, self.metrics)
+        return replace(self, weights={})
 
 
 def is_finite(record: Mapping[str, Tensor]) -> bool:

@@ -1,6 +1,7 @@
 """From stored images to network inputs, vectorised on the batch; the one place where images go to a device."""
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -30,8 +31,9 @@ def erase(
     probability: float = 0.5,
     area: tuple[float, float] = (0.02, 0.33),
     ratio: tuple[float, float] = (0.3, 3.3),
+    colour: Sequence[float] = MEAN,
 ) -> Tensor:
-    """Fill one rectangle of some images [n, h, w, 3] with the mean colour; `area` is its share, `ratio` its h / w."""
+    """Fill one rectangle of some images [n, h, w, 3] with a colour; `area` is its share, `ratio` its h / w."""
     n, height, width, _ = images.shape
     chosen, share, shape, down, right = torch.rand(5, n, 1, 1, generator=rng)
     share = area[0] + share * (area[1] - area[0])
@@ -41,13 +43,13 @@ def erase(
     top, left = (down * (height - tall + 1)).floor(), (right * (width - wide + 1)).floor()
     rows, columns = torch.arange(height).view(1, -1, 1), torch.arange(width).view(1, 1, -1)
     inside = (rows >= top) & (rows < top + tall) & (columns >= left) & (columns < left + wide)
-    colour = torch.tensor(MEAN).mul_(255).round_().to(images.dtype)
-    return torch.where((inside & (chosen < probability)).unsqueeze(3), colour, images)
+    filling = torch.tensor(colour).mul_(255).round_().to(images.dtype)
+    return torch.where((inside & (chosen < probability)).unsqueeze(3), filling, images)
 
 
-def to_input(images: Tensor, device: torch.device) -> Tensor:
+def to_input(images: Tensor, device: torch.device, mean: Sequence[float] = MEAN, std: Sequence[float] = STD) -> Tensor:
     """Turn uint8 images [n, h, w, 3] into normalised floats [n, 3, h, w] in channels-last memory on the device."""
-    mean = torch.tensor(MEAN, device=device).mul_(255)
-    scale = torch.tensor(STD, device=device).mul_(255).reciprocal_()
+    middle = torch.tensor(mean, device=device).mul_(255)
+    scale = torch.tensor(std, device=device).mul_(255).reciprocal_()
     floats = images.to(device, non_blocking=True).to(torch.float32)
-    return floats.sub_(mean).mul_(scale).permute(0, 3, 1, 2)
+    return floats.sub_(middle).mul_(scale).permute(0, 3, 1, 2)

@@ -3,7 +3,8 @@
 from collections.abc import Callable, Iterator, Sequence
 
 from protolith import records
-from protolith.evaluation.accuracy import chunks
+from protolith.evaluation.accuracy import by_test, chunks
+from protolith.evaluation.measures import Counts
 from protolith.federation.engine import Job, Result
 from protolith.federation.local_update import Workplace
 from protolith.records import Broadcast, Record
@@ -28,13 +29,11 @@ class InProcessEngine:
                 self.workplace.write_model(job.model_out)
             yield Result(upload, bool(remembered))
 
-    def evaluate(self, weights: Record, knowledge: Record) -> dict[str, float]:
+    def evaluate(self, weights: Record, knowledge: Record) -> dict[str, Counts]:
         """Test weights on every test set."""
         tests = self.workplace.allocation.measured
-        correct = [0] * len(tests)
-        for chunk in chunks(tests):
-            correct[chunk.test] += self.workplace.count_correct(weights, knowledge, chunk)
-        return {test.name: 100.0 * c / len(test.rows) for test, c in zip(tests, correct, strict=True)}
+        pieces = chunks(tests)
+        return by_test(tests, pieces, (self.workplace.count(weights, knowledge, piece) for piece in pieces))
 
     def close(self) -> None:
         """Nothing to give back."""

@@ -20,7 +20,8 @@ from protolith.engines.messages import LINE, read_line, read_trained
 from protolith.engines.slots import Slot, read_once
 from protolith.engines.spool import make_spool
 from protolith.errors import DiskRefused, RunFailed, UserError
-from protolith.evaluation.accuracy import chunks
+from protolith.evaluation.accuracy import by_test, chunks
+from protolith.evaluation.measures import Counts, from_plain, measures_of
 from protolith.federation.engine import Job, Result
 from protolith.federation.setup import Setup
 from protolith.files import write_text
@@ -85,6 +86,7 @@ class LocalEngine:
         if task.file is None:
             raise ValueError("worker processes need the task as a file")
         self.tests = tests
+        self.measures, self.classes = measures_of(setup.measures), len(task.classes)
         settings = setup.model_dump(mode="json", include=set(Setup.model_fields))
         self.spool = make_spool()
         try:
@@ -151,14 +153,16 @@ class LocalEngine:
         try:
             said = read_trained(answer)
             record = read_once(slot, answer["layout"], lambda: self._free.append(slot))
+            sizes = {test.name: len(test.rows) for test in self.tests}
+            counts = {name: self._counts(values, sizes[name]) for name, values in answer["tested"].items()}
         except (ValueError, LookupError, TypeError) as error:
             raise RunFailed(f"client {job.name} gave an answer that cannot be used: {error}.") from None
         # Servers keep the knowledge of all clients until the round ends: it must not keep the slots.
         knowledge = clone(under_prefix("knowledge", record))
-        upload = Upload(job.client, said.count, under_prefix("weights", record), knowledge, said.metrics)
+        upload = Upload(job.client, said.count, under_prefix("weights", record), knowledge, said.metrics, counts)
         return Result(upload, said.remembered)
 
-    def evaluate(self, weights: Record, knowledge: Record) -> dict[str, float]:
+    def evaluate(self, weights: Record, knowledge: Record) -> dict[str, Counts]:
         """Test weights on every test set, in chunks."""
         files = {"weights": self._share(weights), "knowledge": self._share(knowledge)}
         pieces = chunks(self.tests)
@@ -170,11 +174,15 @@ class LocalEngine:
             )
             for piece in pieces
         ]
-        correct = [0] * len(self.tests)
-        for piece, answer in zip(pieces, asked, strict=True):
-            correct[piece.test] += answer.result()["correct"]
+        counts = (
+            self._counts(answer.result()["counts"], p.stop - p.start) for p, answer in zip(pieces, asked, strict=True)
+        )
+        found = by_test(self.tests, pieces, counts)
         self._forget_shared()
-        return {test.name: 100.0 * c / len(test.rows) for test, c in zip(self.tests, correct, strict=True)}
+        return found
+
+    def _counts(self, values: Any, images: int) -> Counts:
+        return from_plain(values, self.measures, self.classes, images)
 
     def close(self) -> None:
         """End the workers and remove the spool."""

@@ -19,6 +19,7 @@ from protolith.data.tasks import read_task_file
 from protolith.engines.slots import Slot
 from protolith.errors import UserError
 from protolith.evaluation.accuracy import Chunk
+from protolith.evaluation.measures import to_plain
 from protolith.federation.local_update import Workplace
 from protolith.federation.setup import Setup
 from protolith.files import refusal
@@ -77,13 +78,15 @@ class Worker:
             self.workplace.write_model(Path(message["model_out"]))
         record = {**with_prefix("weights", upload.weights), **with_prefix("knowledge", upload.knowledge)}
         layout = slot.layout(record)
-        return {"count": upload.count, "metrics": upload.metrics, "layout": layout, "remembered": bool(remembered)}
+        tested = {name: to_plain(counts) for name, counts in upload.counts.items()}
+        said = {"count": upload.count, "metrics": upload.metrics, "tested": tested, "remembered": bool(remembered)}
+        return {**said, "layout": layout}
 
     def _evaluate(self, message: Message) -> Message:
         weights = self._record("weights", message["weights"])
         knowledge = self._record("knowledge", message["knowledge"])
         chunk = Chunk(*message["chunk"])
-        return {"correct": self.workplace.count_correct(weights, knowledge, chunk)}
+        return {"counts": to_plain(self.workplace.count(weights, knowledge, chunk))}
 
 
 def _fault(error: Exception) -> Message:

@@ -1,32 +1,13 @@
 """Top-1 accuracy: of images, of test sets, of domains."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-from torch import Tensor, nn
-
-from protolith.data.augment import to_input
-from protolith.data.domain import Split
 from protolith.data.protocols import TestSet
+from protolith.evaluation.measures import ACCURACY, Counts, Measure, added, results
 
 CHUNK = 512  # test images in one job; fixed, so that results do not depend on the number of workers
-BATCH = 64  # small enough for the cache
-
-Predict = Callable[[nn.Module, Tensor], Tensor]
-
-
-def count_correct(model: nn.Module, predict: Predict, split: Split, device: torch.device) -> int:
-    """Count the images whose most likely class is their label."""
-    model.eval()
-    correct = 0
-    with torch.inference_mode():
-        for start in range(0, len(split), BATCH):
-            images = to_input(split.images[start : start + BATCH], device)
-            labels = split.labels[start : start + BATCH].to(device)
-            correct += int((predict(model, images).argmax(1) == labels).sum())
-    return correct
 
 
 @dataclass(frozen=True)
@@ -45,6 +26,14 @@ def chunks(tests: Sequence[TestSet]) -> list[Chunk]:
         for index, test in enumerate(tests)
         for start in range(0, len(test.rows), CHUNK)
     ]
+
+
+def by_test(tests: Sequence[TestSet], pieces: Sequence[Chunk], counts: Iterable[Counts]) -> dict[str, Counts]:
+    """The counts of each test set from those of its pieces, added in their order."""
+    found: list[list[Counts]] = [[] for _ in tests]
+    for piece, counted in zip(pieces, counts, strict=True):
+        found[piece.test].append(counted)
+    return {test.name: added(parts) for test, parts in zip(tests, found, strict=True)}
 
 
 def domain_means(tests: Sequence[TestSet], accuracy: Mapping[str, float]) -> dict[str, float]:
@@ -72,18 +61,69 @@ def own_and_across(
     """
     own: dict[str, list[float]] = {}
     across: dict[str, list[float]] = {}
-    inhabited = set(client_domains.values())
     for client, values in accuracy.items():
-        for test in tests:
-            at_home = client_domains[client] == test.domain
-            if (at_home and test.owner in (None, client)) or test.domain not in inhabited:
+        for test in (test for test in tests if test.name in values):
+            if is_home(test, client, client_domains):
                 own.setdefault(test.domain, []).append(values[test.name])
-            if not at_home:
+            if client_domains[client] != test.domain:
                 across.setdefault(test.domain, []).append(values[test.name])
     return (
         {domain: sum(values) / len(values) for domain, values in own.items()},
         {domain: sum(values) / len(values) for domain, values in across.items()},
     )
+
+
+def is_home(test: TestSet, client: int, client_domains: Mapping[int, str]) -> bool:
+    """Tell whether a test set is one that a client's own model is for; an unseen domain is one for everybody."""
+    if test.domain not in client_domains.values():
+        return True
+    return client_domains[client] == test.domain and test.owner in (None, client)
+
+
+def of_global(measures: Sequence[Measure], tests: Sequence[TestSet], counts: Mapping[str, Counts]) -> dict[str, Any]:
+    """What a round's line says of the global model: every measure by domain, their mean, and by images."""
+    held = [counts[test.name] for test in tests if test.name in counts]
+    return _described(measures, held, lambda measure: domain_means(tests, results(measure, counts)))
+
+
+def of_clients(
+    measures: Sequence[Measure],
+    tests: Sequence[TestSet],
+    client_domains: Mapping[int, str],
+    counts: Mapping[int, Mapping[str, Counts]],
+) -> dict[str, Any]:
+    """What a round's line says of the clients' own models, each at home."""
+    held = [
+        own[test.name]
+        for client, own in counts.items()
+        for test in tests
+        if test.name in own and is_home(test, client, client_domains)
+    ]
+
+    def at_home(measure: Measure) -> dict[str, float]:
+        found = {client: results(measure, own) for client, own in counts.items()}
+        return own_and_across(tests, client_domains, found)[0]
+
+    return _described(measures, held, at_home)
+
+
+def _described(
+    measures: Sequence[Measure], held: Sequence[Counts], by_domain: Callable[[Measure], dict[str, float]]
+) -> dict[str, Any]:
+    """Accuracy under its own names, as in every round's line; other measures beside it."""
+    found: dict[str, dict[str, Any]] = {}
+    total = added(held)
+    for measure in measures:
+        domains, whole = by_domain(measure), total.get(measure.name)
+        if not domains or whole is None:
+            continue
+        found[measure.name] = {"domains": domains, "mean": mean(domains), "by_images": measure.result(whole)}
+        if (classes := measure.by_class(whole)) is not None:
+            found[measure.name]["classes"] = classes
+    if not (accuracy := found.pop(ACCURACY, None)):
+        return {}
+    line = {"accuracy": accuracy["domains"], "mean": accuracy["mean"], "by_images": accuracy["by_images"]}
+    return {**line, "measures": found} if found else line
 
 
 def worst(accuracy: Mapping[str, float]) -> tuple[str, float]:

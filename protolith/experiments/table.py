@@ -8,6 +8,7 @@ from typing import Any
 
 from protolith.errors import UserError, unknown
 from protolith.evaluation.accuracy import reached, spread, worst
+from protolith.evaluation.measures import MEASURES
 from protolith.experiments.compare import group_runs
 from protolith.runs import attendance
 from protolith.runs.config import RunConfig
@@ -17,6 +18,7 @@ Summary = dict[str, Any]
 
 KINDS = {
     "accuracy": "accuracy on every domain, and the mean",
+    "images": "accuracy by images: of all test images together, and the mean over domains",
     "cross": "the clients' own models at home and abroad: LTA, ATA by domain, GATA, GASA, CPRR",
     "cost": "worst domain, spread, megabytes and seconds a round, what it took to reach --target",
 }
@@ -86,8 +88,8 @@ def find_runs(path: Path) -> list[RunDirectory]:
 
 def build_tables(runs: Sequence[RunDirectory], kind: str = "accuracy", target: float | None = None) -> list[Table]:
     """Gather finished runs: one table for each task and protocol."""
-    if kind not in KINDS:
-        raise unknown("kind in --columns", kind, KINDS)
+    if kind not in KINDS and kind not in MEASURES:
+        raise unknown("kind in --columns", kind, [*KINDS, *MEASURES])
     tables = []
     for group in group_runs(runs).values():
         table = Table([], [], [], [])
@@ -106,7 +108,8 @@ def build_tables(runs: Sequence[RunDirectory], kind: str = "accuracy", target: f
     if not tables:
         raise UserError("no run is finished yet: a table needs at least one (see `protolith resume`).")
     if not any(table.columns for table in tables):
-        raise UserError(f"--columns {kind}: these runs have no such values ({KINDS[kind]}).")
+        idea = KINDS[kind] if kind in KINDS else MEASURES[kind].idea
+        raise UserError(f"--columns {kind}: these runs have no such values ({idea}).")
     return [table for table in tables if table.columns]
 
 
@@ -135,9 +138,14 @@ def values_of(
     """What a finished run contributes to a table."""
     if kind == "accuracy":
         return {**summary["accuracy"], "mean": summary["mean"]}
+    if kind == "images":
+        return {"by images": summary["by_images"], "mean": summary["mean"]} if summary.get("by_images") else {}
     if kind == "cross":
         return cross_values(summary)
-    return _cost(run, summary, target)
+    if kind == "cost":
+        return _cost(run, summary, target)
+    found = summary.get("measures", {}).get(kind)
+    return {**found["domains"], "by images": found["by_images"], "mean": found["mean"]} if found else {}
 
 
 def cross_values(summary: Summary) -> dict[str, float | None]:

@@ -12,8 +12,9 @@ from protolith import records
 from protolith.attacks import absent
 from protolith.data.protocols import Allocation, participants
 from protolith.errors import RunFailed, UserError
-from protolith.evaluation.accuracy import domain_means, mean, own_and_across
+from protolith.evaluation.accuracy import domain_means, mean, of_clients, of_global, own_and_across
 from protolith.evaluation.cross import client_matrix, cross_domain
+from protolith.evaluation.measures import ACCURACY, Counts, from_plain, measures_of, results
 from protolith.federation.engine import Engine, Job, Result
 from protolith.federation.guards import Guard
 from protolith.federation.screening import Flag, Screen
@@ -32,12 +33,12 @@ class Progress:
 
     round: int = 0  # how many are done
     memories: dict[int, int] = field(default_factory=dict)  # client -> the round, from 1, that wrote its memory
-    own_accuracy: dict[int, dict[str, float]] = field(default_factory=dict)  # client -> test set -> per cent
+    own: dict[int, dict[str, Counts]] = field(default_factory=dict)  # client -> test set -> counts of its own model
     strikes: dict[int, int] = field(default_factory=dict)  # client -> uploads rejected in a row
 
     def copy(self) -> "Progress":
         """Copy it, so that a round under way does not change what a checkpoint says."""
-        return Progress(self.round, dict(self.memories), dict(self.own_accuracy), dict(self.strikes))
+        return Progress(self.round, dict(self.memories), dict(self.own), dict(self.strikes))
 
 
 @dataclass
@@ -56,9 +57,8 @@ class _Tally:
     def add_losses(self, upload: Upload) -> None:
         self.images += upload.count
         for name, value in upload.metrics.items():
-            if not name.startswith("accuracy/"):
-                self.losses[name] = self.losses.get(name, 0.0) + value * upload.count
-                self.behind[name] = self.behind.get(name, 0) + upload.count
+            self.losses[name] = self.losses.get(name, 0.0) + value * upload.count
+            self.behind[name] = self.behind.get(name, 0) + upload.count
 
     def mean_losses(self) -> dict[str, float]:
         return {name: total / self.behind[name] for name, total in self.losses.items()}
@@ -102,7 +102,7 @@ class Coordinator:
         self.listen: Callable[[int, Upload], None] | None = None  # who hears the round and each accepted upload
         self.progress = Progress()
         self.domains = {client.id: client.domain for client in allocation.clients}
-        self.tests = [test.name for test in allocation.tests]
+        self.measures = measures_of(setup.measures)
         self.tested = which_models(setup, server)
         self.last_rounds = self._last_rounds() if models and self.tested == "trained" else {}
 
@@ -113,6 +113,16 @@ class Coordinator:
     def memory_file(self, client: int, round_: int) -> Path:
         """Where a client's memory of a round, counted from 1, is kept."""
         return self.memory / f"client-{client:05d}-round-{round_:06d}.safetensors"
+
+    def counts_of(self, test: str, said: Any) -> Counts:
+        """Read what a checkpoint says of a client's own model on a test set; old ones say per cent."""
+        found = {known.name: len(known.rows) for known in self.allocation.tests}
+        if test not in found:
+            raise ValueError(f"it speaks of a test set '{test}' that this run has not")
+        images = found[test]
+        if isinstance(said, float):
+            said = {ACCURACY: {"correct": round(said * images / 100.0), "images": images}}
+        return from_plain(said, self.measures, self.server.roster.classes, images)
 
     def _last_rounds(self) -> dict[int, int]:
         """In which round each client takes part for the last time, and leaves its model behind."""
@@ -194,7 +204,7 @@ class Coordinator:
 
         jobs = [self._job(client, round_) for client in chosen]
         screen = Screen(self.setup.guard, self.server.origin())
-        guard = Guard(self.server, chosen, self.tests)
+        guard = Guard(self.server, chosen)
         sound = self._sound(self.engine.train(jobs, broadcast), guard, screen, tally)
         if screen.settings.norm != "flag":
             sound = self._screened(list(sound), screen, tally)
@@ -261,11 +271,8 @@ class Coordinator:
             if result.remembered:  # a rejected round leaves no trace: the client goes on from its last good memory
                 self.progress.memories[upload.client] = round_ + 1
             tally.add_losses(upload)
-            own = {
-                name.removeprefix("accuracy/"): v for name, v in upload.metrics.items() if name.startswith("accuracy/")
-            }
-            if own:
-                self.progress.own_accuracy[upload.client] = own
+            if upload.counts:
+                self.progress.own[upload.client] = upload.counts
             if self.listen:
                 self.listen(round_, upload)
             del result  # whoever takes the upload is to be the only one who holds it
@@ -274,11 +281,11 @@ class Coordinator:
 
     def _accuracy(self) -> Metrics:
         if self.tested == "global":
-            by_test = self.engine.evaluate(self.server.weights, self.server.knowledge)
-            accuracy = domain_means(self.allocation.tests, by_test)
-            found: Metrics = {"accuracy": accuracy, "mean": mean(accuracy)}
+            counts = self.engine.evaluate(self.server.weights, self.server.knowledge)
+            found = of_global(self.measures, self.allocation.tests, counts)
             if self.allocation.validation:
-                found["validation"] = mean(domain_means(self.allocation.validation, by_test))
+                held_out = results(self.measures[0], counts)
+                found["validation"] = mean(domain_means(self.allocation.validation, held_out))
             return found
         if self.tested == "aggregated":
             self._test_aggregated()
@@ -287,7 +294,7 @@ class Coordinator:
     def _test_aggregated(self) -> None:
         for client in sorted(self.progress.memories):
             knowledge = self.server.broadcast(client).knowledge
-            self.progress.own_accuracy[client] = self.engine.evaluate(self.own_weights(client), knowledge)
+            self.progress.own[client] = self.engine.evaluate(self.own_weights(client), knowledge)
 
     def own_weights(self, client: int) -> Record:
         """What the server has for a client, with the tensors that the client keeps for itself."""
@@ -295,11 +302,12 @@ class Coordinator:
         return {**self.server.broadcast(client).weights, **under_prefix("own", own)}
 
     def _accuracy_of_clients(self) -> Metrics:
-        tests, found = self.allocation.tests, self.progress.own_accuracy
-        own, across = own_and_across(tests, self.domains, found)
-        if not own:
+        tests = self.allocation.tests
+        metrics = of_clients(self.measures, tests, self.domains, self.progress.own)
+        if not metrics:
             return {}
-        metrics: Metrics = {"accuracy": own, "mean": mean(own), "across": across}
+        found = {client: results(self.measures[0], own) for client, own in self.progress.own.items()}
+        metrics["across"] = own_and_across(tests, self.domains, found)[1]
         if arranged := client_matrix(tests, list(self.domains.values()), found):
             matrix, rows = arranged
             metrics["cross"] = cross_domain(matrix, rows, list(self.domains.values())).as_metrics()

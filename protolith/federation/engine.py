@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from protolith.evaluation.measures import Counts
 from protolith.records import Broadcast, Record, Upload
 
 
@@ -37,8 +38,8 @@ class Engine(Protocol):
         """Execute the jobs in any order, and hand the results over in the order of the jobs."""
         ...
 
-    def evaluate(self, weights: Record, knowledge: Record) -> dict[str, float]:
-        """Test weights on every test set: accuracy in per cent by the test set's name."""
+    def evaluate(self, weights: Record, knowledge: Record) -> dict[str, Counts]:
+        """Test weights on every test set: the counts of every measure by the test set's name."""
         ...
 
     def close(self) -> None:

@@ -11,19 +11,16 @@ from protolith.methods.base import Spec
 from protolith.methods.fedavg import Server
 from protolith.records import Record, Upload, side_by_side
 
-METRICS = 64  # most numbers that an upload may tell besides accuracies (SECURITY.md and docs/robust.md name both)
+METRICS = 64  # most numbers that an upload may tell (SECURITY.md and docs/robust.md name both)
 NAME = 64  # longest name of such a number
 LARGEST = 1e30  # largest of them, so that means over clients stay finite
 SHOWN = 40  # characters of a name that somebody else chose
-ACCURACY = "accuracy/"
 
 
 class Guard:
     """The schema of the uploads of a round."""
 
-    def __init__(
-        self, server: Server, awaited: Collection[int] | None = None, tests: Collection[str] | None = None
-    ) -> None:
+    def __init__(self, server: Server, awaited: Collection[int] | None = None) -> None:
         self.server = server
         self.weights = {
             name: Spec(tuple(tensor.shape), tensor.dtype, least=0 if _never_negative(name) else None)
@@ -33,7 +30,6 @@ class Guard:
         self.knowledge = server.schema()
         self.counts = server.roster.counts
         self.awaited = None if awaited is None else set(awaited)
-        self.tests = None if tests is None else {f"{ACCURACY}{name}" for name in tests}
 
     def problem(self, upload: Upload) -> str | None:
         """Say in one sentence why an upload cannot be used, or nothing."""
@@ -71,18 +67,14 @@ class Guard:
         return None
 
     def _metrics(self, metrics: dict[str, float]) -> str | None:
-        accuracies = {name for name in metrics if isinstance(name, str) and name.startswith(ACCURACY)}
-        if len(metrics) - len(accuracies) > METRICS:
+        if len(metrics) > METRICS:
             return f"has {len(metrics)} metrics, more than {METRICS}"
         for name, value in metrics.items():
-            if name in accuracies:
-                if self.tests is not None and name not in self.tests:
-                    return f"metric '{_short(name)}' is of no test set of this run"
-            elif not isinstance(name, str) or not 0 < len(name) <= NAME:
+            if not isinstance(name, str) or not 0 < len(name) <= NAME:
                 return f"metric '{_short(name)}' has no name of 1 to {NAME} characters"
             if type(value) not in (int, float) or value != value or abs(value) == math.inf:
                 return f"metric '{_short(name)}' is not a finite number"
-            if not (0 <= value <= 100 if name in accuracies else abs(value) <= LARGEST):
+            if abs(value) > LARGEST:
                 return f"metric '{_short(name)}' is {_short(value)}, which cannot be"
         return None
 

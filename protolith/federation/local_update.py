@@ -10,21 +10,24 @@ from typing import Any, cast
 import torch
 from torch import nn
 
-from protolith import records
 from protolith.attacks import attackers, forged, poisoned
 from protolith.data.domain import Split, Task
 from protolith.data.protocols import Allocation, allocate, data_of, select
 from protolith.errors import UserError
-from protolith.evaluation.accuracy import Chunk, count_correct
+from protolith.evaluation.accuracy import Chunk
+from protolith.evaluation.measures import Counts, added, count, measures_of
 from protolith.federation.protection import refuse_unprotected
 from protolith.federation.setup import Setup
 from protolith.methods import with_exchange, with_prototypes
 from protolith.methods.base import Context, Roster
-from protolith.methods.fedavg import Server, load_weights
+from protolith.methods.fedavg import Server
 from protolith.methods.registry import Method, get_method
 from protolith.methods.robust import Robust
-from protolith.models import Network, build_model
+from protolith.models import Network, build_model, saved
+from protolith.models.passes import BATCH, answers
 from protolith.models.resnet import ResNet
+from protolith.models.saved import load_weights
+from protolith.models.spec import see, spec_of
 from protolith.records import Broadcast, Record, Upload, clone
 from protolith.seeds import derive, generator
 
@@ -71,12 +74,14 @@ class Workplace:
         self.allocation: Allocation = allocate(task, setup.protocol, setup.seed)
         self.method = composed(get_method(setup.method), setup)
         self.params = self.method.params.model_validate(setup.params)
+        self.measures = measures_of(setup.measures)
         refuse_unprotected(setup.privacy, self.method, self.params)
         if setup.robust != "mean" and (reason := self.method.server.robust_problem(setup.robust, self.params)):
             raise UserError(f"robust = '{setup.robust}' is not for {setup.method}: {reason}.")
         self.attackers = attackers(setup.attack, len(self.allocation.clients), setup.seed)
         self.device = choose_device(setup.device)
         self._first: nn.Module | None = self._build()
+        self.spec = spec_of(self._first)
         self.method.client.check(self._first)
 
     @cached_property
@@ -98,7 +103,7 @@ class Workplace:
 
     def _build(self) -> nn.Module:
         name = self.setup.model.name
-        model = build_model(name, len(self.task.classes), self.setup.model.width, self.setup.seed)
+        model = build_model(name, len(self.task.classes), self.setup.model.width, self.setup.seed, self.setup.size)
         if self.setup.training.precision == "bfloat16":
             if not isinstance(model, ResNet):
                 raise UserError(f"training.precision = 'bfloat16' is for resnet10 and resnet18, not for {name}.")
@@ -155,7 +160,7 @@ class Workplace:
             context.data = poisoned(attack, context.data, context.classes)
         upload, new_memory = local_update(self.method.client, context)
         if evaluate:
-            upload.metrics.update(self._own_accuracy(broadcast.knowledge))
+            upload = replace(upload, counts=self._own_counts(broadcast.knowledge))
         if lies:
             upload = forged(attack, upload, broadcast, generator(self.setup.seed, "attack", round_, client))
         return upload, new_memory
@@ -184,34 +189,32 @@ class Workplace:
             secret_noise=self.secret_noise,
         )
 
-    def _own_accuracy(self, knowledge: Record) -> dict[str, float]:
-        """Test the model as training left it on every test set: `accuracy/<name>` in per cent."""
-        found: dict[str, float] = {}
-        for index, test in enumerate(self.allocation.tests):
-            whole = Chunk(index, 0, len(test.rows))
-            found[f"accuracy/{test.name}"] = 100.0 * self._correct(whole, knowledge) / len(test.rows)
-        return found
+    def _own_counts(self, knowledge: Record) -> dict[str, Counts]:
+        """Test the model as training left it on every test set."""
+        tests = enumerate(self.allocation.tests)
+        return {test.name: self._counted(Chunk(index, 0, len(test.rows)), knowledge) for index, test in tests}
 
     def about_model(self) -> dict[str, Any]:
         """What a file with a model of this run says about itself."""
-        return self.setup.about_model(self.task.classes)
+        chosen = self.setup.model
+        return saved.about(self.setup.method, chosen.name, chosen.width, self.task.classes, self.spec)
 
     def write_model(self, path: Path) -> None:
         """Write the model as training left it."""
-        records.write(path, clone(self.model.state_dict()), about=self.about_model(), sync=True)
+        saved.write_model(path, clone(self.model.state_dict()), self.about_model())
 
-    def count_correct(self, weights: Mapping[str, torch.Tensor], knowledge: Record, chunk: Chunk) -> int:
-        """Test weights on a chunk."""
+    def count(self, weights: Mapping[str, torch.Tensor], knowledge: Record, chunk: Chunk) -> Counts:
+        """Test weights on a chunk: the counts of every measure."""
         load_weights(self.model, dict(weights))
-        return self._correct(chunk, knowledge)
+        return self._counted(chunk, knowledge)
 
-    def _correct(self, chunk: Chunk, knowledge: Record) -> int:
-        on_device = {name: tensor.to(self.device) for name, tensor in knowledge.items()}
-        predict = self.method.predict
+    def _counted(self, chunk: Chunk, knowledge: Record) -> Counts:
+        known = {name: tensor.to(self.device) for name, tensor in knowledge.items()}
+        data, predict = self.test_data(chunk), self.method.predict
         with one_thread():
-            return count_correct(
-                self.model, lambda model, images: predict(model, images, on_device), self.test_data(chunk), self.device
-            )
+            said = answers(self.model, data.images, lambda images: predict(self.model, see(self.model, images), known))
+            labels = torch.split(data.labels.to(self.device), BATCH)
+            return added(count(self.measures, logits, of) for logits, of in zip(said, labels, strict=True))
 
 
 def composed(method: Method, setup: Setup) -> Method:

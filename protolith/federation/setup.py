@@ -1,7 +1,6 @@
 """What is to be trained: everything that a worker on another machine needs to know."""
 
 import re
-from collections.abc import Sequence
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
@@ -9,6 +8,7 @@ from pydantic_core import PydanticCustomError
 
 from protolith.attacks import Attack
 from protolith.data.protocols import Protocol
+from protolith.evaluation.measures import ACCURACY
 from protolith.methods.base import Training
 from protolith.methods.robust import Kind
 from protolith.prototypes.privacy import Privacy
@@ -62,6 +62,9 @@ class Setup(BaseModel):
         "weights with each client's own BatchNorm statistics; auto: the global one, but the clients' own where a "
         "method has no global model and in protocol 'local'",
     )
+    measures: list[str] = Field(
+        [ACCURACY], description="what is counted on the answers to test images: accuracy always; per-class, or your own"
+    )
     device: str = Field("auto", description="auto, cpu, cuda or mps; cuda:1 is the second one")
     plugins: list[str] = Field([], description="modules or .py files with methods or models of your own")
     robust: Kind = Field(
@@ -77,14 +80,6 @@ class Setup(BaseModel):
     training: Training = Training()
     privacy: Privacy = Privacy()
     params: dict[str, Any] = Field({}, description="the method's own options")
-
-    def about_model(self, classes: Sequence[str]) -> dict[str, Any]:
-        """What a file with a model of this run says about itself."""
-        model = self.model
-        return {
-            "method": self.method, "model": model.name, "width": model.width, "size": self.size,
-            "classes": list(classes),
-        }  # fmt: skip
 
     @field_validator("device")
     @classmethod

@@ -9,10 +9,11 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
-from protolith.data.augment import crop, flip, to_input
+from protolith.data.augment import crop, flip
 from protolith.data.domain import Split
 from protolith.data.styles import Draw
 from protolith.devices import widest
+from protolith.models.spec import see
 from protolith.prototypes.privacy import Privacy
 from protolith.records import Record, clone
 
@@ -197,7 +198,7 @@ def batches(
     data: Split,
     training: Training,
     rng: torch.Generator,
-    device: torch.device,
+    model: nn.Module,
     epoch: int,
     restyle: Callable[[Tensor], Tensor] = lambda images: images,
 ) -> Iterator[Batch]:
@@ -209,4 +210,5 @@ def batches(
             images = crop(images, rng, training.crop)
         if training.flip:
             images = flip(images, rng)
-        yield Batch(to_input(images, device), data.labels[rows].to(device), epoch, rows)
+        inputs = see(model, images)
+        yield Batch(inputs, data.labels[rows].to(inputs.device), epoch, rows)

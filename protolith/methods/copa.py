@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from protolith.methods import base, fedavg
 from protolith.methods.base import Batch, Output, Roster
-from protolith.methods.fedavg import load_weights
 from protolith.methods.registry import Method, classify
+from protolith.models.saved import load_weights
 from protolith.records import Record, Upload, clone, under_prefix, with_prefix
 
 

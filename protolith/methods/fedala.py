@@ -8,9 +8,9 @@ from pydantic import Field
 from protolith.data.domain import Split
 from protolith.methods import base, fedavg
 from protolith.methods.base import batches
-from protolith.methods.fedavg import load_weights
 from protolith.methods.registry import Method
 from protolith.methods.with_prototypes import same_statistics
+from protolith.models.saved import load_weights
 from protolith.records import Record, clone, under_prefix, with_prefix
 
 WINDOW, STEADY = 10, 0.1  # the mix is learned when the last ten epochs' losses scatter by less than this
@@ -61,7 +61,7 @@ class Client(fedavg.Client):
         self.model.train()
         for epoch in range(epochs):
             seen = []
-            for batch in batches(part, self.training, self.rng, self.device, epoch):
+            for batch in batches(part, self.training, self.rng, self.model, epoch):
                 self._place(old, gap, mix)
                 with same_statistics(self.model):
                     loss = self.loss(batch, self.forward(batch))["ce"]

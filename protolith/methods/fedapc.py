@@ -7,12 +7,13 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from protolith.data.augment import crop, erase, flip, to_input
+from protolith.data.augment import crop, erase, flip
 from protolith.losses import contrast
 from protolith.methods import with_prototypes
 from protolith.methods.base import Batch, Output
 from protolith.methods.registry import Method
 from protolith.methods.with_prototypes import same_statistics
+from protolith.models.spec import spec_of
 from protolith.prototypes import average, labelled
 from protolith.records import Upload
 
@@ -55,19 +56,20 @@ class Client(with_prototypes.Client):
             super().observe(batch, out)
         elif self.params.proto_pass == "last_epoch_train" and batch.epoch == self.training.epochs - 1:
             with torch.no_grad(), same_statistics(self.model):
-                self.look_at(self.data.images[batch.rows], batch.labels)
+                self._collect(self.look_at(self.data.images[batch.rows]), batch.labels)
 
-    def look_at(self, images: Tensor, labels: Tensor) -> None:
-        """Collect z̄, the mean feature of N views of each image (Eqs. 2-3)."""
+    def look_at(self, images: Tensor) -> Tensor:
+        """z̄, the mean feature of N views of each image (Eqs. 2-3)."""
         if not self.params.augment:
-            return super().look_at(images, labels)
-        seen = [self.model.features(to_input(self.view(images), self.device)) for _ in range(self.params.views)]
-        self._collect(torch.stack(seen).mean(dim=0), labels)
+            return super().look_at(images)
+        look = super().look_at
+        return torch.stack([look(self.view(images)) for _ in range(self.params.views)]).mean(dim=0)
 
     def view(self, images: Tensor) -> Tensor:
         """A(x): crop every image; mirror and erase half of them, independently."""
         padding = max(1, images.shape[1] // 8)  # 4 pixels of 32, as in training
-        return erase(flip(crop(images, self.rng, padding), self.rng), self.rng)
+        seen = flip(crop(images, self.rng, padding), self.rng)
+        return erase(seen, self.rng, colour=spec_of(self.model).mean)
 
 
 class Server(with_prototypes.Server):

@@ -17,6 +17,7 @@ from protolith.methods.registry import Method
 from protolith.methods.robust import Kind, Robust
 from protolith.methods.sgd import SGD
 from protolith.methods.shown import Shown
+from protolith.models.saved import load_weights
 from protolith.records import Broadcast, Record, Upload, clone, under_prefix, with_prefix
 
 
@@ -70,7 +71,7 @@ class Client:
         """Run SGD on these parameters, with a fresh optimiser."""
         optimizer = self.optimizer(list(parameters))
         for epoch in range(epochs):
-            for batch in batches(self.data, self.training, self.rng, self.device, epoch, self.restyle):
+            for batch in batches(self.data, self.training, self.rng, self.model, epoch, self.restyle):
                 out = self.forward(batch)
                 terms = self.loss(batch, out)
                 optimizer.zero_grad()
@@ -195,13 +196,6 @@ class Server:
         self.weights = under_prefix("weights", state)
         self.knowledge = under_prefix("knowledge", state)
         self.extra = under_prefix("extra", state)
-
-
-def load_weights(model: nn.Module, weights: Record) -> None:
-    """Copy weights into a resident model, in place."""
-    with torch.no_grad():
-        for name, tensor in model.state_dict().items():
-            tensor.copy_(weights[name])
 
 
 def class_weights(context: Context) -> Tensor:

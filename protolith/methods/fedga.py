@@ -8,16 +8,16 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from protolith.data.augment import to_input
 from protolith.data.domain import Split
 from protolith.methods import base, fedavg
 from protolith.methods.base import Roster, Spec
 from protolith.methods.fedavg import stacked
 from protolith.methods.registry import Method
 from protolith.methods.robust import ALIKE, Kind
+from protolith.models.passes import BATCH, answers
+from protolith.models.spec import see
 from protolith.records import Record, Upload
 
-PASS_BATCH = 64
 LEAST = 1e-9  # a weight of zero must not leave a round without a model when nobody else takes part
 
 
@@ -54,14 +54,12 @@ class Client(fedavg.Client):
 
     def measure(self) -> Tensor:
         """The error rate or the loss of the model as it is, over the hold-out."""
-        self.model.eval()
         total = torch.zeros((), dtype=torch.float64)
-        with torch.inference_mode():
-            for rows in torch.split(torch.arange(len(self.holdout)), PASS_BATCH):
-                logits = self.model(to_input(self.holdout.images[rows], self.device)).cpu().double()
-                labels = self.holdout.labels[rows]
-                wrong = logits.argmax(1) != labels
-                total += F.cross_entropy(logits, labels, reduction="sum") if self._by_loss else wrong.sum()
+        passes = answers(self.model, self.holdout.images, lambda images: self.model(see(self.model, images)))
+        for said, labels in zip(passes, torch.split(self.holdout.labels, BATCH), strict=True):
+            logits = said.cpu().double()
+            wrong = logits.argmax(1) != labels
+            total += F.cross_entropy(logits, labels, reduction="sum") if self._by_loss else wrong.sum()
         return torch.tensor(float(total) / len(self.holdout))
 
     @property

@@ -14,8 +14,9 @@ from protolith.losses import align
 from protolith.methods import with_prototypes
 from protolith.methods.base import Batch, Context, Output, Roster, Spec
 from protolith.methods.copa import head_of
-from protolith.methods.fedavg import load_weights, stacked
+from protolith.methods.fedavg import stacked
 from protolith.methods.registry import Method
+from protolith.models.saved import load_weights
 from protolith.prototypes import average
 from protolith.records import Broadcast, Record, Upload, clone, under_prefix, with_prefix
 

@@ -10,8 +10,8 @@ from torch import Tensor
 from protolith.losses import model_contrast
 from protolith.methods import base, fedavg
 from protolith.methods.base import Batch, Output
-from protolith.methods.fedavg import load_weights
 from protolith.methods.registry import Method
+from protolith.models.saved import load_weights
 from protolith.records import Record, clone, under_prefix, with_prefix
 
 

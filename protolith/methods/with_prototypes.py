@@ -11,16 +11,15 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from protolith.data.augment import to_input
 from protolith.methods import base, fedavg
 from protolith.methods.base import Batch, Context, Output, Spec
 from protolith.methods.fedavg import stacked
 from protolith.methods.shown import clients_of, shown_clusters
+from protolith.models.passes import BATCH, answers
+from protolith.models.spec import see
 from protolith.prototypes import ClassMeans, Clusters, ema
 from protolith.prototypes.privacy import clipped, private_means, secret_noise, seeded_noise
 from protolith.records import Record, Upload
-
-PASS_BATCH = 64
 
 
 class Params(base.Params):
@@ -62,14 +61,14 @@ class Client(fedavg.Client):
 
     def pass_over_data(self) -> None:
         """Collect the features of all images in evaluation mode, without augmentation."""
-        self.model.eval()
-        with torch.inference_mode():
-            for rows in torch.split(torch.arange(len(self.data)), PASS_BATCH):
-                self.look_at(self.data.images[rows], self.data.labels[rows].to(self.device))
+        labels = torch.split(self.data.labels.to(self.device), BATCH)
+        for features, of in zip(answers(self.model, self.data.images, self.look_at), labels, strict=True):
+            self._collect(features, of)
 
-    def look_at(self, images: Tensor, labels: Tensor) -> None:
-        """Collect the features of some stored images."""
-        self._collect(self.model.features(to_input(images, self.device)), labels)
+    def look_at(self, images: Tensor) -> Tensor:
+        """The features of some stored images that are collected."""
+        features: Tensor = self.model.features(see(self.model, images))
+        return features
 
     def _collect(self, features: Tensor, labels: Tensor) -> None:
         if self.means is None:

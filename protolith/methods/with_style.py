@@ -8,9 +8,9 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from protolith.data.augment import to_input
 from protolith.methods import with_prototypes
 from protolith.methods.base import Batch, Context, Output
+from protolith.models.spec import see
 from protolith.models.style import STAGES, StyleEncoder
 from protolith.records import Record, clone, under_prefix, with_prefix
 from protolith.seeds import derive
@@ -66,10 +66,9 @@ class Client(with_prototypes.Client):
         assert isinstance(out, Decoupled)
         super().observe(batch, replace(out, features=torch.cat([out.features, out.style], dim=1)))
 
-    def look_at(self, images: Tensor, labels: Tensor) -> None:
-        """Collect the features of both encoders in evaluation mode."""
-        inputs = to_input(images, self.device)
-        self._collect(torch.cat([self.model.features(inputs), self.style.eval()(inputs)], dim=1), labels)
+    def look_at(self, images: Tensor) -> Tensor:
+        """The features of both encoders in evaluation mode."""
+        return torch.cat([super().look_at(images), self.style.eval()(see(self.model, images))], dim=1)
 
     def prototypes(self) -> Record:
         """Semantic prototypes by class (Eq. 2), and the mean style of all images (Eq. 8)."""

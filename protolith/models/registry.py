@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from protolith.errors import UserError, unknown
+from protolith.models.spec import SIZE, InputSpec
 from protolith.seeds import derive
 
 
@@ -46,8 +47,11 @@ def only_here(name: str) -> bool:
     return not _BUILDERS[name].__module__.startswith("protolith.")
 
 
-def build_model(name: str, classes: int, width: int, seed: int) -> nn.Module:
-    """Build a network whose initial weights depend on the seed alone."""
+def build_model(name: str, classes: int, width: int, seed: int, size: int = SIZE) -> nn.Module:
+    """Build a network whose initial weights depend on the seed alone.
+
+    One that does not say what it wants to see (`spec`) takes the papers' colours at any size.
+    """
     if name not in _BUILDERS:
         raise unknown("model", name, model_names())
     with torch.random.fork_rng(devices=[]):
@@ -55,4 +59,7 @@ def build_model(name: str, classes: int, width: int, seed: int) -> nn.Module:
         model = _BUILDERS[name](classes, width)
     if not isinstance(model, Network) or not isinstance(cast(object, model.head), nn.Module):
         raise UserError(f"model '{name}' must have a method features(images) and a module head.")
-    return cast(nn.Module, model)
+    module = cast(nn.Module, model)
+    if not isinstance(getattr(module, "spec", None), InputSpec):
+        module.spec = InputSpec(size)  # type: ignore[assignment]
+    return module

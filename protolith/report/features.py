@@ -12,18 +12,18 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from protolith import records
-from protolith.data.augment import to_input
 from protolith.data.domain import Task
 from protolith.data.protocols import allocate, select
 from protolith.data.tasks import load_task
 from protolith.errors import UserError, unknown
-from protolith.evaluation.accuracy import BATCH
 from protolith.evaluation.sample import draw as draw
 from protolith.federation.local_update import choose_device, one_thread
 from protolith.files import file_name
-from protolith.methods.fedavg import load_weights
 from protolith.methods.registry import load_plugin
-from protolith.models import Network, build_model
+from protolith.models import Network
+from protolith.models.passes import answers
+from protolith.models.saved import open_model
+from protolith.models.spec import see
 from protolith.records import BadRecord, Record, under_prefix
 from protolith.runs.config import RunConfig
 from protolith.runs.directory import RunDirectory
@@ -205,7 +205,7 @@ def _computed(config: RunConfig, file: Path, limit: int, seed: int) -> Features:
         chosen = tested[draw(select(domain, tested).labels, limit, generator(seed, "features", name))]
         split = select(domain, chosen)
         names.append(name)
-        features.append(_encode(model, split.images, device))
+        features.append(_encode(model, split.images))
         labels.append(split.labels)
         rows.append(chosen)
     width = features[0].shape[1]
@@ -223,18 +223,11 @@ def _computed(config: RunConfig, file: Path, limit: int, seed: int) -> Features:
 
 def _model(file: Path, task: Task) -> tuple[nn.Module, Record]:
     """The network in a file, in evaluation mode, and its method's knowledge."""
-    try:
-        record, about = records.read_with_about(file)
-        name, classes, width = about["model"], about["classes"], about["width"]
-    except (BadRecord, KeyError):
-        raise UserError(f"{file} is not a model that a run wrote.") from None
-    if tuple(classes) != task.classes:
-        raise UserError(
-            f"{file} knows the classes {', '.join(classes)}, but task {task.name} now has {', '.join(task.classes)}."
-        )
-    model = build_model(name, len(classes), width, seed=0)
-    load_weights(model, record)
-    return model.eval(), under_prefix("knowledge", record)
+    held = open_model(file)
+    if held.classes != task.classes:
+        known, now = (", ".join(classes) for classes in (held.classes, task.classes))
+        raise UserError(f"{file} knows the classes {known}, but task {task.name} now has {now}.")
+    return held.model, held.knowledge
 
 
 def _test_rows(config: RunConfig, task: Task) -> dict[str, Tensor]:
@@ -245,11 +238,10 @@ def _test_rows(config: RunConfig, task: Task) -> dict[str, Tensor]:
     return {domain: torch.cat(parts).sort().values for domain, parts in found.items()}
 
 
-def _encode(model: nn.Module, images: Tensor, device: torch.device) -> Tensor:
+def _encode(model: nn.Module, images: Tensor) -> Tensor:
     network = cast(Network, model)
-    with one_thread(), torch.inference_mode():
-        parts = [network.features(to_input(batch, device)).float().cpu() for batch in torch.split(images, BATCH)]
-    return torch.cat(parts)
+    with one_thread():
+        return torch.cat(list(answers(model, images, lambda batch: network.features(see(model, batch)).float().cpu())))
 
 
 def _global(knowledge: Record, width: int) -> Prototypes | None:

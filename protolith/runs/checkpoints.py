@@ -6,18 +6,21 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from protolith import files, records
+from protolith.evaluation.measures import Counts, to_plain
 from protolith.federation.coordinator import Progress
 from protolith.files import write_text
 from protolith.records import BadRecord, Record
 
 KEPT = 2
 # A later version that writes checkpoints in another way raises the number. In the first, memories count from 0: their
-# numbers are those of files that are there, so they are read as they stand.
-FORMAT = 2
+# numbers are those of files that are there, so they are read as they stand. Up to the second, `own_accuracy` has the
+# accuracies of clients' own models in per cent; since then `own` has their counts.
+FORMAT = 3
 STATE, PROGRESS = "server.safetensors", "progress.json"
 NAME = re.compile(r"round-([0-9]{6,9})")
 
@@ -30,7 +33,8 @@ class Description(BaseModel):
     format: int = FORMAT
     round: int = Field(ge=0)
     memories: dict[int, int]  # client -> the number that its memory's file has
-    own_accuracy: dict[int, dict[str, float]]
+    own_accuracy: dict[int, dict[str, float]] = {}
+    own: dict[int, dict[str, Any]] = {}
     strikes: dict[int, int] = {}
     sha256: str
 
@@ -46,9 +50,12 @@ class Checkpoint:
 class Checkpoints:
     """The checkpoints of a run, in a folder each."""
 
-    def __init__(self, folder: Path, memory_file: Callable[[int, int], Path]) -> None:
+    def __init__(
+        self, folder: Path, memory_file: Callable[[int, int], Path], counts_of: Callable[[str, Any], Counts]
+    ) -> None:
         self.folder = folder
         self.memory_file = memory_file
+        self.counts_of = counts_of  # from the name of a test set, and what was written of it
         folder.mkdir(exist_ok=True)
 
     def write(self, state: Record, progress: Progress) -> None:
@@ -63,7 +70,7 @@ class Checkpoints:
             description = Description(
                 round=progress.round,
                 memories=progress.memories,
-                own_accuracy=progress.own_accuracy,
+                own={client: {t: to_plain(c) for t, c in own.items()} for client, own in progress.own.items()},
                 strikes=progress.strikes,
                 sha256=_sha256(temporary / STATE),
             )
@@ -103,7 +110,9 @@ class Checkpoints:
             records.read(self.memory_file(client, round_))
         # Copied, because the files of a checkpoint are removed while the run goes on.
         state = records.clone(records.read(folder / STATE))
-        progress = Progress(found.round, dict(found.memories), dict(found.own_accuracy), dict(found.strikes))
+        held = {**found.own_accuracy, **found.own}
+        own = {client: {test: self.counts_of(test, said) for test, said in of.items()} for client, of in held.items()}
+        progress = Progress(found.round, dict(found.memories), own, dict(found.strikes))
         return Checkpoint(state, progress)
 
     def _newest_first(self) -> list[Path]:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from protolith import files, records
+from protolith import files
 from protolith.data.domain import Task
 from protolith.data.tasks import load_task
 from protolith.engines.flower.engine import FlowerEngine
@@ -19,6 +19,7 @@ from protolith.machine import cores
 from protolith.methods import registry
 from protolith.methods.registry import load_plugin
 from protolith.models.registry import only_here
+from protolith.models.saved import write_model
 from protolith.records import BadRecord, nbytes
 from protolith.runs import attendance, stopping
 from protolith.runs.accounting import Account, refuse_unaccountable, sentences_of, summary_of
@@ -167,7 +168,7 @@ def _go_on(
         )
         if sites:
             sites.look_ahead(coordinator)
-        checkpoints = Checkpoints(directory.path / "checkpoint", coordinator.memory_file)
+        checkpoints = Checkpoints(directory.path / "checkpoint", coordinator.memory_file, coordinator.counts_of)
         if checkpoint := checkpoints.latest(observer.say):
             server.load_state(checkpoint.state)
             coordinator.progress = checkpoint.progress
@@ -290,14 +291,13 @@ def _write_models(directory: RunDirectory, workplace: Workplace, coordinator: Co
     if coordinator.tested == "aggregated":
         for client in sorted(coordinator.progress.memories):
             record = coordinator.own_weights(client)
-            records.write(coordinator.model_file(client), record, about=workplace.about_model(), sync=True)
+            write_model(coordinator.model_file(client), record, workplace.about_model())
 
 
 def write_global_model(path: Path, workplace: Workplace, coordinator: Coordinator) -> None:
     """Write the global model and what the server knows besides."""
     server = coordinator.server
-    record = {**server.weights, **records.with_prefix("knowledge", server.knowledge)}
-    records.write(path, record, about=workplace.about_model(), sync=True)
+    write_model(path, server.weights, workplace.about_model(), server.knowledge)
 
 
 def summarise(
@@ -327,6 +327,7 @@ def summarise(
         "accuracy_of": MODELS[coordinator.tested],
         "accuracy": accuracy,
         "mean": sum(accuracy.values()) / len(accuracy),
+        "by_images": _mean([line["by_images"] for line in tested if line.get("by_images") is not None]),
         "notes": list(workplace.task.notes),
         "bytes_down": sum(line["bytes_down"] for line in lines),
         "bytes_up": sum(line["bytes_up"] for line in lines),
@@ -346,6 +347,8 @@ def summarise(
     if attack := config.attack.said():
         names = [workplace.allocation.clients[client].name for client in sorted(workplace.attackers)]
         summary["attack"] = {"kind": config.attack.kind, "said": attack, "clients": names}
+    if "measures" in tested[-1]:
+        summary["measures"] = {name: _measure_means(tested, name) for name in tested[-1]["measures"]}
     if "across" in tested[-1]:
         summary["across"] = _means(tested, "across")
     if "cross" in tested[-1]:
@@ -370,6 +373,18 @@ def _matrix(lines: list[Metrics]) -> dict[str, list[list[float]]]:
     for line in lines:
         for name, values in line.get("matrix", {}).items():
             found.setdefault(name, []).append(values)
+    return found
+
+
+def _measure_means(lines: list[Metrics], name: str) -> Metrics:
+    """A measure averaged over the rounds: by domain, its mean, by images, and by class where it has such values."""
+    held = [line["measures"][name] for line in lines if name in line.get("measures", {})]
+    domains = _means(held, "domains")
+    found: Metrics = {"domains": domains, "mean": sum(domains.values()) / len(domains)}
+    found["by_images"] = _mean([part["by_images"] for part in held if part["by_images"] is not None])
+    if "classes" in held[-1]:
+        columns = zip(*(part["classes"] for part in held), strict=True)
+        found["classes"] = [_mean([value for value in column if value is not None]) for column in columns]
     return found
 
 

@@ -1,6 +1,5 @@
 """MODEL_CARD.md: what a model was trained on, how well it does at every site, and what it is not good for."""
 
-from protolith.data.domain import MEAN, STD
 from protolith.runs.attendance import sentences
 from protolith.runs.directory import Metrics
 from protolith.use.familiarity import FALSE_ALARMS, Familiarity
@@ -12,7 +11,7 @@ def model_card(trained: Trained, known: Familiarity | None, file: str, differenc
     config, summary = trained.config, trained.run.summary() or {}
     parts = [
         f"# {file}",
-        f"A {trained.name} of width {trained.width} that tells {len(trained.classes)} classes apart: "
+        f"A {trained.saved.name} of width {trained.saved.width} that tells {len(trained.classes)} classes apart: "
         f"{', '.join(trained.classes)}. Trained with Protolith by {trained.method.title} "
         f"({trained.method.paper}), {config.rounds} rounds, seed {config.seed}.",
         _data(trained, summary),
@@ -49,11 +48,13 @@ def _accuracy(trained: Trained, summary: Metrics) -> str:
 
 def _input(trained: Trained, difference: float | None) -> str:
     checked = "" if difference is None else f" Checked against PyTorch: no logit differs by more than {difference:.1e}."
+    spec = trained.saved.spec
+    tensor = f"float32 [batch, 3, {trained.size}, {trained.size}]"
+    scale = f"(pixel / 255 − mean) / std with mean {list(spec.mean)} and std {list(spec.std)}"
     return (
         f"## Input\n\nRGB images resized to {trained.size} × {trained.size} (bilinear with antialiasing, aspect not "
-        f"kept), float32 "
-        f"[batch, 3, {trained.size}, {trained.size}], as (pixel / 255 − mean) / std with mean {list(MEAN)} and "
-        f"std {list(STD)}. The output is a row of logits for each image, in the order of the classes above.{checked}"
+        f"kept), {tensor}, as {scale}. The output is a row of logits for each image, in the order of the classes "
+        f"above.{checked}"
     )
 
 

@@ -13,12 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from protolith import records
-from protolith.data.augment import to_input
-from protolith.data.domain import MEAN, STD
 from protolith.data.sources.found import Progress, silent
 from protolith.errors import RunFailed, UserError, unknown
 from protolith.files import write_bytes, write_text
 from protolith.methods.registry import classify
+from protolith.models.spec import spec_of
 from protolith.records import Record, clone
 from protolith.runs.directory import RunDirectory
 from protolith.use.card import model_card
@@ -49,7 +48,8 @@ class _Whole(nn.Module):
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Classify normalised images."""
         features = self.model.features(images)  # type: ignore[operator]
-        return self.model.head(features), features, looks_of(images, features)  # type: ignore[operator]
+        looks = looks_of(images, features, spec_of(self.model))
+        return self.model.head(features), features, looks  # type: ignore[operator]
 
 
 def export(run: RunDirectory, to: str, out: Path, progress: Progress = silent) -> Exported:
@@ -77,16 +77,16 @@ def export(run: RunDirectory, to: str, out: Path, progress: Progress = silent) -
 def metadata(trained: Trained, known: Familiarity | None) -> dict[str, Any]:
     """Everything that a user of the model needs besides its weights."""
     about: dict[str, Any] = {
-        "model": trained.name,
-        "width": trained.width,
+        "model": trained.saved.name,
+        "width": trained.saved.width,
         "classes": list(trained.classes),
         "input": {
             "layout": "float32 [batch, 3, size, size], RGB",
             "size": trained.size,
             "resize": "to size × size, bilinear with antialiasing, aspect not kept; grey repeated in three channels",
             "scale": "(pixel / 255 − mean) / std, outside of the graph",
-            "mean": list(MEAN),
-            "std": list(STD),
+            "mean": list(trained.saved.spec.mean),
+            "std": list(trained.saved.spec.std),
         },
         "method": trained.config.method,
         "seed": trained.config.seed,
@@ -161,7 +161,7 @@ def _compared(runtime: Any, content: bytes, trained: Trained) -> float:
     """The largest difference of a logit; labels must be the same, and a batch of another size must work."""
     session = runtime.InferenceSession(content, providers=["CPUExecutionProvider"])
     images = torch.randint(0, 256, (TRIED, trained.size, trained.size, 3), dtype=torch.uint8)
-    inputs = to_input(images, torch.device("cpu")).contiguous()
+    inputs = trained.saved.spec.inputs(images, torch.device("cpu")).contiguous()
     expected = trained.ask(images).logits
     found = torch.from_numpy(session.run(["logits"], {"images": inputs.numpy()})[0])
     one = torch.from_numpy(session.run(["logits"], {"images": inputs[:1].numpy()})[0])

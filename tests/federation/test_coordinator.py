@@ -34,7 +34,7 @@ class Engine:
             yield Result(self.uploads.get(job.client, default), remembered=job.client == 1)
 
     def evaluate(self, weights, knowledge):
-        return {"d": float(weights["w"])}
+        return {"d": {"accuracy": {"correct": (weights["w"] * 60).round().long()[0], "images": torch.tensor(6000)}}}
 
 
 def coordinator(engine, tmp_path, protocol=None, guard=None, **more):
@@ -103,13 +103,21 @@ def test_only_some_rounds_are_tested_but_always_the_last_five(tmp_path):
     assert tested == [1, 7, 13, 16, 17, 18, 19, 20]
 
 
+def right(images=10, **correct):
+    """Counts of accuracy on test sets of so many images."""
+    return {
+        name: {"accuracy": {"correct": torch.tensor(count), "images": torch.tensor(images)}}
+        for name, count in correct.items()
+    }
+
+
 def test_clients_own_models_are_summarised_at_home_and_across(tmp_path):
     clients = (Client(0, "a-1", "a", torch.arange(10)), Client(1, "b-1", "b", torch.arange(10)))
-    tests = (TestSet("a", "a", torch.arange(5)), TestSet("b", "b", torch.arange(5)), TestSet("c", "c", torch.arange(5)))
+    tests = tuple(TestSet(name, name, torch.arange(10)) for name in "abc")
     weights = {"w": torch.zeros(1)}
     uploads = {
-        0: Upload(0, 10, weights, metrics={"accuracy/a": 90.0, "accuracy/b": 20.0, "accuracy/c": 10.0}),
-        1: Upload(1, 10, weights, metrics={"accuracy/a": 30.0, "accuracy/b": 80.0, "accuracy/c": 50.0}),
+        0: Upload(0, 10, weights, counts=right(a=9, b=2, c=1)),
+        1: Upload(1, 10, weights, counts=right(a=3, b=8, c=5)),
     }
 
     class Personal(fedavg.Server):
@@ -120,7 +128,8 @@ def test_clients_own_models_are_summarised_at_home_and_across(tmp_path):
     metrics = c.run_round()
     assert metrics["accuracy"] == {"a": 90.0, "b": 80.0, "c": 30.0}  # nobody lives in c: the mean of all
     assert metrics["across"] == {"a": 30.0, "b": 20.0, "c": 30.0}
-    assert "ce" not in metrics["loss"] and not any(name.startswith("accuracy") for name in metrics["loss"])
+    assert metrics["by_images"] == 100 * (9 + 8 + 1 + 5) / 40  # all images at home; those of c count for both
+    assert metrics["loss"] == {}
 
 
 def test_a_client_leaves_its_model_where_it_takes_part_for_the_last_time(tmp_path):
@@ -150,7 +159,8 @@ def test_aggregated_weights_are_tested_with_each_clients_own_tensors(tmp_path):
                 yield Result(Upload(job.client, job.size, weights), remembered=True)
 
         def evaluate(self, weights, knowledge):
-            return {"a": float(weights["w"] + weights["own"]), "b": float(weights["w"] - weights["own"])}
+            a, b = float(weights["w"] + weights["own"]), float(weights["w"] - weights["own"])
+            return right(images=1000, a=int(10 * a), b=int(10 * b))
 
     setup = Setup(rounds=2, tested="aggregated", buffers="local")
     metrics = Coordinator(setup, Allocation(clients, tests), server, Keeps(), tmp_path).run_round()
@@ -217,7 +227,7 @@ def test_an_absurd_upload_is_flagged_clipped_or_dropped(tmp_path, norm, last):
 
     class Percent(Engine):
         def evaluate(self, weights, knowledge):
-            return {"d": 0.0}
+            return right(d=0)
 
     server = fedavg.Server(None, {"w": torch.zeros(1)}, Roster((10,) * 10, 3, 4, 20))
     setup = Setup(rounds=20, guard=GuardSettings(norm=norm))

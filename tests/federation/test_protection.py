@@ -101,7 +101,7 @@ def test_noise_changes_the_prototypes_and_not_the_weights(task, method):
 def test_what_is_sent_is_the_mechanism_on_the_features_of_the_sent_network(task):
     """FPL's prototypes from a plain loop over images, with the noise that belongs to seed, round and client."""
     from protolith.data.augment import to_input
-    from protolith.methods.fedavg import load_weights
+    from protolith.models.saved import load_weights
     from protolith.prototypes.privacy import SENSITIVITY
     from protolith.seeds import derive, generator
 

@@ -234,6 +234,10 @@ def test_files_that_are_no_models_are_refused(make_run, tmp_path):
         with pytest.raises(UserError, match=f"{name}.safetensors is not a model that a run wrote"):
             collect_features(run, tmp_path / f"{name}.safetensors")
     records.write(tmp_path / "ab.safetensors", weights(0), about=about(["a", "b"]))
+    with pytest.raises(UserError, match=r"its weights are not those of a \w+ for 2 classes"):
+        collect_features(run, tmp_path / "ab.safetensors")
+    of_two = {name: tensor[:2] if name.startswith("head.") else tensor for name, tensor in weights(0).items()}
+    records.write(tmp_path / "ab.safetensors", of_two, about=about(["a", "b"]))
     with pytest.raises(UserError, match=r"knows the classes a, b, but task mini now has 0, 1"):
         collect_features(run, tmp_path / "ab.safetensors")
 

@@ -13,6 +13,7 @@ from protolith.data.protocols import Allocation
 from protolith.engines.flower.wire import Exchange, Reply, Request, Say, SiteFacts
 from protolith.engines.messages import read_trained, sentence, whole
 from protolith.errors import RunFailed
+from protolith.evaluation.measures import Counts, from_plain, measures_of
 from protolith.federation.coordinator import Coordinator
 from protolith.federation.engine import Job, Result
 from protolith.federation.setup import Setup
@@ -58,6 +59,7 @@ class FlowerEngine:
         self.setup = setup
         self.allocation = allocation
         self.sites = {site.name: site for site in sites}
+        self.measures = measures_of(setup.measures)
         self.run = run
         self.patience = patience
         self.say = say
@@ -102,15 +104,15 @@ class FlowerEngine:
                 records.write(job.memory_out, {"round": torch.tensor(job.round + 1)})
             yield result
 
-    def evaluate(self, weights: Record, knowledge: Record) -> dict[str, float]:
+    def evaluate(self, weights: Record, knowledge: Record) -> dict[str, Counts]:
         """Have every site test the weights on its own test set, and train the next round with the same message."""
         self._reasons.clear()
         tested = {test.domain for test in self.allocation.tests}
         jobs = {self._site(job): job for job in self._next_jobs()}
         sent = {job.client: self._next_broadcast(job.client) for job in jobs.values()}
         deadline = time.monotonic() + self.patience.wait
-        accuracy: dict[str, float] = {}
-        while not accuracy:
+        counts: dict[str, Counts] = {}
+        while not counts:
             there = self.exchange.connected()
             requests = []
             for site in (name for name in self.sites if name in there and name in {*tested, *jobs}):
@@ -118,10 +120,10 @@ class FlowerEngine:
                 message = sent[job.client] if job else None
                 requests.append(self._request(site, job, message, (weights, knowledge) if site in tested else None))
             replies = self._ask(requests)
-            accuracy = self._accuracy(replies)
-            if not accuracy and time.monotonic() > deadline:
+            counts = self._counts(replies)
+            if not counts and time.monotonic() > deadline:
                 raise RunFailed(f"no site tested the model within {self.patience.wait:.0f} s. {_GO_ON}")
-            if not accuracy:
+            if not counts:
                 time.sleep(POLL)
         asked = {request.site for request in requests}
         self._early = {
@@ -129,9 +131,9 @@ class FlowerEngine:
             for site, job in jobs.items()
             if site in asked
         }
-        for site in sorted(tested - {test.domain for test in self.allocation.tests if test.name in accuracy}):
+        for site in sorted(tested - {test.domain for test in self.allocation.tests if test.name in counts}):
             self._miss(site, "test")
-        return accuracy
+        return counts
 
     def _next_jobs(self) -> list[Job]:
         """The jobs of the round after the one that is being tested."""
@@ -240,22 +242,21 @@ class FlowerEngine:
             self._note(reply.site, f"sent an answer that cannot be read ({sentence(error)})")
             return None
         self.releases[job.name] = max(releases, self.releases.get(job.name, 0))
-        losses = {name: value for name, value in said.metrics.items() if not name.startswith("accuracy/")}
         weights, knowledge = reply.records.get("weights", {}), reply.records.get("knowledge", {})
-        return Result(Upload(job.client, said.count, weights, knowledge, losses), said.remembered)
+        return Result(Upload(job.client, said.count, weights, knowledge, said.metrics), said.remembered)
 
-    def _accuracy(self, replies: Mapping[str, Reply]) -> dict[str, float]:
-        """Accuracy by test set, of the sites that answered with a possible number."""
-        found: dict[str, float] = {}
+    def _counts(self, replies: Mapping[str, Reply]) -> dict[str, Counts]:
+        """Counts by test set, of the sites that answered with possible numbers."""
+        found: dict[str, Counts] = {}
         for test in self.allocation.tests:
             if test.domain not in replies:
                 continue
             try:
-                correct = whole(replies[test.domain].about["correct"][test.name], len(test.rows))
+                said = replies[test.domain].about["counts"][test.name]
+                classes = len(self.sites[test.domain].classes)
+                found[test.name] = from_plain(said, self.measures, classes, len(test.rows))
             except (KeyError, TypeError, ValueError):
                 self._note(test.domain, "sent a test result that cannot be")
-                continue
-            found[test.name] = 100.0 * correct / len(test.rows)
         return found
 
 

@@ -18,7 +18,8 @@ from protolith.data.tasks import HELD_OUT, TASKS
 from protolith.engines.flower.wire import Reply, Request, SiteFacts, hollow_task
 from protolith.engines.messages import sentence, whole
 from protolith.errors import UserError
-from protolith.evaluation.accuracy import chunks
+from protolith.evaluation.accuracy import by_test, chunks
+from protolith.evaluation.measures import to_plain
 from protolith.federation.local_update import Workplace
 from protolith.federation.setup import Setup
 from protolith.files import refusal
@@ -120,7 +121,7 @@ class Site:
         answers: dict[str, Record] = {}
         if request.about["tested"]:
             weights, knowledge = _tested(request)
-            about["correct"] = self._count_correct(place, weights, knowledge)
+            about["counts"] = self._counts(place, weights, knowledge)
         if job := request.about.get("job"):
             broadcast = Broadcast(request.records["weights"], request.records["knowledge"])
             client, round_ = whole(job["client"], len(place.allocation.clients) - 1), whole(job["round"], ROUNDS)
@@ -151,13 +152,12 @@ class Site:
         sites = [SiteFacts(name, train, test, classes) for name in about["sites"]]
         return Workplace(setup, hollow_task(setup.task, sites, setup.size, domain), secret_noise=True)
 
-    def _count_correct(self, place: Workplace, weights: Record, knowledge: Record) -> dict[str, int]:
+    def _counts(self, place: Workplace, weights: Record, knowledge: Record) -> dict[str, Any]:
+        """What is counted on the site's own test sets, which are the only ones whose images are here."""
         tests = place.allocation.tests
-        correct = {test.name: 0 for test in tests if test.domain == self.name}
-        for chunk in chunks(tests):
-            if tests[chunk.test].domain == self.name:
-                correct[tests[chunk.test].name] += place.count_correct(weights, knowledge, chunk)
-        return correct
+        pieces = [piece for piece in chunks(tests) if tests[piece.test].domain == self.name]
+        found = by_test(tests, pieces, (place.count(weights, knowledge, piece) for piece in pieces))
+        return {test.name: to_plain(found[test.name]) for test in tests if test.domain == self.name}
 
 
 @dataclass(frozen=True)

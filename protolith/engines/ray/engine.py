@@ -14,9 +14,11 @@ from protolith.data.domain import Task
 from protolith.data.protocols import TestSet
 from protolith.engines.ray.place import Answer, Place, task_arrays, to_arrays, to_record
 from protolith.errors import RunFailed, UserError
-from protolith.evaluation.accuracy import chunks
+from protolith.evaluation.accuracy import by_test, chunks
+from protolith.evaluation.measures import Counts, from_plain, measures_of
 from protolith.federation.engine import Job, Result
 from protolith.federation.setup import Setup
+from protolith.models.saved import write_model
 from protolith.records import Broadcast, Record, Upload
 
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is reported to anyone
@@ -51,7 +53,7 @@ class RayEngine:
         self, setup: Setup, task: Task, tests: Sequence[TestSet], actors: int, most: int, address: str
     ) -> None:
         self.tests = tests
-        self.about = setup.about_model(task.classes)
+        self.measures, self.classes = measures_of(setup.measures), len(task.classes)
         self._started = not ray.is_initialized()
         if self._started:
             _connect(address)
@@ -91,12 +93,14 @@ class RayEngine:
         if answer["memory"]:
             records.write(job.memory_out, to_record(answer["memory"]))
         if job.model_out:
-            records.write(job.model_out, to_record(answer["model"]), about=self.about, sync=True)
+            write_model(job.model_out, to_record(answer["model"]), answer["about"])
         weights, knowledge = to_record(answer["weights"]), to_record(answer["knowledge"])
-        upload = Upload(job.client, answer["count"], weights, knowledge, answer["metrics"])
+        sizes = {test.name: len(test.rows) for test in self.tests}
+        counts = {name: self._counts(values, sizes[name]) for name, values in answer["tested"].items()}
+        upload = Upload(job.client, answer["count"], weights, knowledge, answer["metrics"], counts)
         return Result(upload, bool(answer["memory"]))
 
-    def evaluate(self, weights: Record, knowledge: Record) -> dict[str, float]:
+    def evaluate(self, weights: Record, knowledge: Record) -> dict[str, Counts]:
         """Test weights on every test set, in chunks."""
         pieces = chunks(self.tests)
         work = [
@@ -111,11 +115,14 @@ class RayEngine:
             )
             for piece in pieces
         ]
-        correct = [0] * len(self.tests)
-        for piece, answer in zip(pieces, self._in_order(work), strict=True):
-            correct[piece.test] += answer["correct"]
+        done = zip(pieces, self._in_order(work), strict=True)
+        counts = (self._counts(answer["counts"], piece.stop - piece.start) for piece, answer in done)
+        found = by_test(self.tests, pieces, counts)
         self._shared.clear()
-        return {test.name: 100.0 * c / len(test.rows) for test, c in zip(self.tests, correct, strict=True)}
+        return found
+
+    def _counts(self, values: Any, images: int) -> Counts:
+        return from_plain(values, self.measures, self.classes, images)
 
     def close(self) -> None:
         """End the actors, and the cluster if it was started here."""

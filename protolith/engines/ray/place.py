@@ -10,6 +10,7 @@ import torch
 
 from protolith.data.domain import Domain, Split, Task
 from protolith.evaluation.accuracy import Chunk
+from protolith.evaluation.measures import to_plain
 from protolith.federation.local_update import Workplace
 from protolith.federation.setup import Setup
 from protolith.methods.registry import load_plugin
@@ -80,19 +81,21 @@ class Place:
             "ok": True,
             "count": upload.count,
             "metrics": upload.metrics,
+            "tested": {name: to_plain(counts) for name, counts in upload.counts.items()},
             "weights": to_arrays(upload.weights),
             "knowledge": to_arrays(upload.knowledge),
             "memory": to_arrays(remembered),
             "model": model,
+            "about": self.workplace.about_model(),
         }
 
     def evaluate(self, chunk: tuple[int, int, int], weights: Arrays, knowledge: Arrays) -> Answer:
-        """Count what the weights get right of a piece of a test set."""
+        """Count on what the weights say of a piece of a test set."""
         try:
-            correct = self.workplace.count_correct(to_record(weights), to_record(knowledge), Chunk(*chunk))
+            counts = to_plain(self.workplace.count(to_record(weights), to_record(knowledge), Chunk(*chunk)))
         except Exception as error:
             return _fault(error)
-        return {"ok": True, "correct": correct}
+        return {"ok": True, "counts": counts}
 
 
 def _fault(error: Exception) -> Answer:
