@@ -12,7 +12,7 @@ from PIL import Image
 
 import protolith as pl
 from protolith import records
-from protolith.cli import request
+from protolith.cli import request, result
 from protolith.data.tasks import load_task
 from protolith.errors import UserError
 from protolith.report.page.across import mean_matrix
@@ -461,13 +461,37 @@ def test_reading_needs_a_run(tmp_path):
 
 @pytest.mark.parametrize(
     ("values", "shown"),
-    [([], "none"), ([5.0], "5.0 ▁ 5.0"), ([1.0, 2.0, 3.0], "1.0 ▁▅█ 3.0"), ([3.0, 3.0], "3.0 ▁▁ 3.0")],
+    [
+        ([], "none"),
+        ([5.0], "5.0 ▁ 5.0"),
+        ([1.0, 2.0, 3.0], "1.0 ▁▅█ 3.0"),
+        ([3.0, 3.0], "3.0 ▁▁ 3.0"),
+        ([0.0, None, 3.0], "0.0 ▁ █ 3.0"),
+        ([1.0, 2.0, None, None], "1.0 ▁█   –"),
+        ([None, None], "–    –"),
+    ],
 )
 def test_a_line_of_bars(values, shown):
     from protolith.cli.progress import sparkline
 
     assert sparkline(values) == shown
     assert len(sparkline([float(i) for i in range(500)]).split()[1]) == 60
+    assert len(sparkline([float(i) if i % 2 else None for i in range(500)]).split()[1]) == 60
+
+
+def test_the_line_of_bars_has_gaps_where_not_all_sites_were_tested_and_says_so(make_run, metrics_line, capsys):
+    """Accuracies of the three rounds before: 22.5, 29.5 and 36.5 on both sites."""
+    run = make_run("run", diagnostics=False)
+    result.show(run, as_json=False)
+    assert "accuracy by round  22.5 ▁▅█ 36.5\n" in capsys.readouterr().out
+    for round_, found in ((3, {"pen": 90.0}), (4, {"pen": 40.0, "photo": 40.0})):
+        run.append_metrics(metrics_line(round_, found))
+    run.append_metrics({key: value for key, value in metrics_line(5, {"pen": 1.0}).items() if key in ("round", "loss")})
+    result.show(run, as_json=False)
+    assert (
+        "accuracy by round  22.5 ▁▄▇ █ 40.0 (a gap: a round in which not all sites were tested)\n"
+        in capsys.readouterr().out
+    )
 
 
 def test_a_run_ends_with_a_line_of_bars_and_the_report(protolith, tmp_path):
