@@ -102,15 +102,27 @@ def untested(metrics: Metrics) -> str:
     return f" without {', '.join(away)}" if away else ""
 
 
-def sparkline(values: Sequence[float], width: int = 60) -> str:
-    """Numbers as a line of bars, the first and the last in words; many are averaged into `width` bars."""
+def sparkline(values: Sequence[float | None], width: int = 60) -> str:
+    """Numbers as a line of bars, the first and the last in words; many are averaged into `width` bars.
+
+    Where there is none there is a gap.
+    """
     if not values:
         return "none"
     cuts = [round(index * len(values) / min(width, len(values))) for index in range(min(width, len(values)) + 1)]
-    means = [sum(values[a:b]) / (b - a) for a, b in pairwise(cuts)]
-    low, high = min(means), max(means)
-    steps = [round(7 * (mean - low) / (high - low)) if high > low else 0 for mean in means]
-    return f"{values[0]:.1f} {''.join(BARS[step] for step in steps)} {values[-1]:.1f}"
+    pieces = [[value for value in values[a:b] if value is not None] for a, b in pairwise(cuts)]
+    means = [sum(piece) / len(piece) if piece else None for piece in pieces]
+    there = [mean for mean in means if mean is not None]
+    first, last = ("–" if value is None else f"{value:.1f}" for value in (values[0], values[-1]))
+    return f"{first} {''.join(_bar(mean, there) for mean in means)} {last}"
+
+
+def _bar(value: float | None, values: Sequence[float]) -> str:
+    """How high a value is among all of them."""
+    if value is None:
+        return " "
+    low, high = min(values), max(values)
+    return BARS[round(7 * (value - low) / (high - low)) if high > low else 0]
 
 
 def observer() -> Lines:

@@ -11,6 +11,7 @@ from protolith.errors import unknown
 from protolith.experiments.render import render
 from protolith.experiments.sweep import Outcome, log_file
 from protolith.experiments.table import build_tables
+from protolith.runs.attendance import with_whole_means
 from protolith.runs.directory import RunDirectory
 from protolith.runs.runner import Observer
 
@@ -42,9 +43,16 @@ def show(directory: RunDirectory, as_json: bool, page: Path | None = None) -> No
         print_json(directory.summary())
     else:
         print(render(build_tables([directory]), "text"), end="")
-        print(f"accuracy by round  {sparkline([line['mean'] for line in directory.metrics() if line.get('mean')])}")
+        print(f"accuracy by round  {_by_round(directory)}")
         print(f"everything is in {directory.path}")
         print(where_to_look(directory.path, page))
+
+
+def _by_round(directory: RunDirectory) -> str:
+    """The mean of each tested round as a line of bars, over all sites or not at all."""
+    means = [line.get("mean") for line in with_whole_means(directory.metrics()) if "accuracy" in line]
+    gaps = " (a gap: a round in which not all sites were tested)" if None in means else ""
+    return f"{sparkline(means)}{gaps}"
 
 
 def tracked(watcher: Observer, track: str | None) -> Observer:

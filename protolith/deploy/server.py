@@ -64,10 +64,10 @@ def serve(settings: Mapping[str, object], open_exchange: OpenExchange) -> None:
 
 
 def describe(exchange: Exchange, deployment: Deployment, setup: Setup) -> dict[str, Reply]:
-    """Ask the sites that are there for their classes and counts."""
+    """Ask the sites that are there for their classes and counts, and whether they have what the run computes on."""
     plan, classes = deployment.plan, list(TASKS[setup.task].classes) if setup.task in TASKS else []
     there = wait_for_sites(exchange, plan.sites, min(plan.wait, 60.0))
-    about = {"kind": "describe", "classes": classes, **setup.model_dump(include={"task", "size", "skip_bad"})}
+    about = {"kind": "describe", "classes": classes, **setup.model_dump(include={"task", "size", "skip_bad", "device"})}
     about["by_class"] = setup.privacy.noise == 0  # exact counts would undo the noise on them, and no run needs them
     return exchange.ask([Request(site, about) for site in plan.sites if site in there], plan.answer)
 
@@ -98,7 +98,7 @@ def _ask_facts(deployment: Deployment, exchange: Exchange, directory: RunDirecto
     for site in sites:
         reply = replies.get(site, Reply(site, error="not connected"))
         if reply.error:
-            raise RunFailed(f"a run begins when all sites are there, and {site} is not: {reply.error}")
+            raise RunFailed(f"a run begins when all sites are ready, and {site} is not: {reply.error}")
     facts = [_facts(site, replies[site]) for site in sites]
     if config.task in TASKS:
         classes = TASKS[config.task].classes

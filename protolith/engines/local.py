@@ -16,10 +16,10 @@ from typing import Any
 
 from protolith.data.domain import Task
 from protolith.data.protocols import TestSet
-from protolith.engines.messages import LINE, read_line, read_trained
+from protolith.engines.messages import LINE, read_line, read_trained, refuse_hopeless
 from protolith.engines.slots import Slot, read_once
 from protolith.engines.spool import make_spool
-from protolith.errors import DiskRefused, RunFailed, UserError
+from protolith.errors import RunFailed
 from protolith.evaluation.accuracy import by_test, chunks
 from protolith.evaluation.measures import Counts, from_plain, measures_of
 from protolith.federation.engine import Job, Result
@@ -212,10 +212,7 @@ class LocalEngine:
                 self._idle.put(worker)
             if answer["ok"]:
                 return answer
-            if answer.get("user"):
-                raise UserError(answer["error"])
-            if answer.get("disk"):
-                raise DiskRefused(answer["error"])
+            refuse_hopeless(answer)
             problem = answer["error"]
             print(answer["trace"], file=sys.stderr)
         raise RunFailed(f"{who} failed {ATTEMPTS} times: {problem}.")

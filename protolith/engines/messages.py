@@ -1,10 +1,12 @@
 """What comes back from a process or a site as plain values: read with care, whoever sent it."""
 
+import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from protolith import files
+from protolith.errors import DiskRefused, UserError
 
 LINE = 16 << 20  # letters of an answer
 LARGEST = 1 << 1023  # whole numbers beyond have no float
@@ -19,6 +21,23 @@ class Trained:
     count: int
     metrics: dict[str, float]
     remembered: bool
+
+
+def fault(error: Exception) -> dict[str, Any]:
+    """What a worker answers that could not do its job; a trace only where doing it again may help."""
+    if isinstance(error, UserError):
+        return {"ok": False, "error": str(error), "user": True}
+    if isinstance(error, OSError) and (reason := files.refusal(error)):
+        return {"ok": False, "error": reason, "disk": True}
+    return {"ok": False, "error": f"{type(error).__name__}: {error}", "trace": traceback.format_exc()}
+
+
+def refuse_hopeless(answer: Mapping[str, Any], who: str = "") -> None:
+    """Stop where doing the job again would not help: with the worker's own sentence, once."""
+    if answer.get("user"):
+        raise UserError(f"{who}{answer['error']}")
+    if answer.get("disk"):
+        raise DiskRefused(f"{who}{answer['error']}")
 
 
 def read_line(line: str) -> dict[str, Any]:

@@ -10,19 +10,17 @@ import queue
 import shutil
 import sys
 import threading
-import traceback
 from pathlib import Path
 from typing import Any, TextIO
 
 from protolith import records
 from protolith.data.tasks import read_task_file
+from protolith.engines.messages import fault
 from protolith.engines.slots import Slot
-from protolith.errors import UserError
 from protolith.evaluation.accuracy import Chunk
 from protolith.evaluation.measures import to_plain
 from protolith.federation.local_update import Workplace
 from protolith.federation.setup import Setup
-from protolith.files import refusal
 from protolith.methods.registry import load_plugin
 from protolith.records import Broadcast, Record, with_prefix
 
@@ -41,14 +39,8 @@ class Worker:
         """Do what a message asks for."""
         try:
             return {"ok": True, **(self._train(message) if message["kind"] == "train" else self._evaluate(message))}
-        except UserError as error:
-            return {"ok": False, "error": str(error), "user": True}
-        except OSError as error:
-            if reason := refusal(error):  # running the job again would not help
-                return {"ok": False, "error": reason, "disk": True}
-            return _fault(error)
         except Exception as error:
-            return _fault(error)
+            return fault(error)
 
     def _slot(self, path: str) -> Slot:
         """Map a slot once: its pages are then there for good."""
@@ -87,10 +79,6 @@ class Worker:
         knowledge = self._record("knowledge", message["knowledge"])
         chunk = Chunk(*message["chunk"])
         return {"counts": to_plain(self.workplace.count(weights, knowledge, chunk))}
-
-
-def _fault(error: Exception) -> Message:
-    return {"ok": False, "error": f"{type(error).__name__}: {error}", "trace": traceback.format_exc()}
 
 
 def read_lines(source: TextIO, lines: "queue.SimpleQueue[str]", spool: Path) -> None:

@@ -5,6 +5,8 @@ The user's own words always win over these.
 
 from typing import Any
 
+from protolith.errors import UserError
+
 Tree = dict[str, Any]
 
 _PAPERS: Tree = {"rounds": 100, "model": {"width": 64}, "training": {"epochs": 10}}
@@ -49,5 +51,12 @@ def default_protocol(task: str) -> str:
 
 
 def defaults_for(task: str, protocol: str) -> list[Tree]:
-    """The layers of defaults for a task under a protocol, the weakest first."""
+    """The layers of defaults for a task under a protocol, the weakest first.
+
+    What is no task of ours is taken for a folder; whether there is one is seen when it is loaded.
+    """
+    from protolith.data.tasks import TASKS  # imports torch, and `--help` must not wait for it
+
+    if task in TASKS and task not in TASK_DEFAULTS:
+        raise UserError(f"the task '{task}' has no defaults yet: give it some in TASK_DEFAULTS (runs/defaults.py).")
     return [TASK_DEFAULTS.get(task, FOLDER_DEFAULTS), PROTOCOL_DEFAULTS.get((task, protocol), {})]

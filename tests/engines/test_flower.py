@@ -346,6 +346,21 @@ def test_what_a_site_refuses(images, tmp_path):
     assert "classes that the run does not know" in strange.error
 
 
+@pytest.mark.parametrize(("device", "asked"), [("cuda:99", [SITES]), ("cpu", [SITES] * 3)])
+def test_a_device_that_a_site_lacks_is_refused_before_the_first_round(images, tmp_path, device, asked):
+    pytest.importorskip("flwr", reason="Flower is not installed")
+    from protolith.deploy.server import serve
+
+    (tmp_path / "deployment.toml").write_text(f'name = "some"\nsites = {SITES}\nwait = 0.1\n')
+    exchange, given = Direct(images, tmp_path / "state"), settings(images, device=device, engine="flower", rounds=1)
+    run = RunDirectory.create(tmp_path / "run", resolve([given]))
+    serve({"job": "train", "deployment": tmp_path, "directory": run.path}, lambda nodes: exchange)
+    failed = json.loads((run.path / "flower.json").read_text())["failed"]
+    refused = "a run begins when all sites are ready, and pen is not: device = 'cuda:99': this machine has"
+    assert exchange.asked == asked
+    assert (failed and failed["sentence"].startswith(refused)) if device != "cpu" else run.summary()
+
+
 def test_a_site_whose_images_changed_since_the_run_began_says_so(images, tmp_path):
     own = tmp_path / "images"
     shutil.copytree(images, own)

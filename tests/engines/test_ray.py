@@ -1,5 +1,6 @@
 """A real Ray cluster of two nodes on this machine: same bytes as in one process, also when parts of it die."""
 
+import errno
 import json
 import os
 import signal
@@ -13,11 +14,15 @@ from pathlib import Path
 import pytest
 
 import protolith as pl
+from protolith.federation.setup import Setup
+from protolith.runs.config import resolve
 from protolith.runs.runner import Observer
 from protolith.use.trained import open_trained
 
 ray = pytest.importorskip("ray", reason="Ray is not installed (pip install 'protolith[ray]')")
 from ray.cluster_utils import Cluster  # noqa: E402
+
+from protolith.engines.ray.place import Place, task_arrays, to_arrays  # noqa: E402
 
 PLUGIN = """
 from protolith.methods import fedavg
@@ -156,6 +161,41 @@ def test_a_job_that_fails_three_times_fails_the_run_with_the_clients_name(tiny, 
     said, still_there = done.stdout.splitlines()[-2:]
     assert "client photo-1 failed 3 times: ArithmeticError: no luck." in said
     assert still_there == "False"
+
+
+def test_a_device_that_the_cluster_lacks_is_one_sentence_and_is_asked_for_once(tiny, tmp_path):
+    place = Place(setup_of({**tiny, "device": "cuda:99"}), *arrays_of("mini"))
+    weights = to_arrays(place.workplace.initial)
+    job = {"client": 0, "round": 0, "evaluate": False, "model": False}
+    for answer in (place.train(job, weights, {}, {}), place.evaluate((0, 0, 1), weights, {})):
+        assert answer["user"] and "trace" not in answer and "device = 'cuda:99': this machine has" in answer["error"]
+    options = ["--engine", "ray", "--workers", "1", "--device", "cuda:99", "--out", str(tmp_path / "run")]
+    command = [sys.executable, "-m", "protolith", "run", *options, "--set", "width=2", "--set", "protocol.samples=12"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 2 and done.stdout == "" and "Traceback" not in done.stderr
+    assert done.stderr.count("device = 'cuda:99'") == 1
+    assert "protolith: a machine of the Ray cluster says: device = 'cuda:99': this machine has" in done.stderr
+
+
+def setup_of(given):
+    config = resolve([{**given, "engine": "ray"}])
+    return config.model_dump(mode="json", include=set(Setup.model_fields))
+
+
+def arrays_of(name):
+    task = pl.load_task(name)
+    return (task.name, list(task.classes), [domain.name for domain in task.domains]), task_arrays(task)
+
+
+def test_a_disk_that_takes_nothing_more_is_no_fault_of_the_job(monkeypatch, tiny):
+    place = Place(setup_of(tiny), *arrays_of("mini"))
+
+    def full(*given):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(place.workplace, "count_correct", full)
+    answer = place.evaluate((0, 0, 1), {}, {})
+    assert answer["disk"] and "no space left on device" in answer["error"] and "trace" not in answer
 
 
 def test_the_images_of_a_run_with_ray_are_on_this_machine(cluster, tiny, tmp_path):

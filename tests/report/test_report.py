@@ -8,10 +8,11 @@ from itertools import pairwise
 
 import pytest
 import torch
+from PIL import Image
 
 import protolith as pl
 from protolith import records
-from protolith.cli import request
+from protolith.cli import request, result
 from protolith.data.tasks import load_task
 from protolith.errors import UserError
 from protolith.report.page.across import mean_matrix
@@ -25,6 +26,7 @@ from protolith.report.page.repeat import commands
 from protolith.report.page.study import read_study
 from protolith.runs.config import complete_for, resolve
 from protolith.runs.diagnostics import FOLDER, TESTS, read_prototypes, read_tests
+from protolith.runs.directory import RunDirectory
 
 
 class Reader(HTMLParser):
@@ -140,7 +142,10 @@ def parsed(command):
     options = {"--set": [], "--plugin": []}
     for key, value in zip(words[2::2], words[3::2], strict=True):
         options[key] = [*options[key], value] if key in ("--set", "--plugin") else value
-    flags = request.flags_of(protocol=options["--protocol"], task=options["--task"], rounds=int(options["--rounds"]))
+    flags = request.flags_of(
+        protocol=options["--protocol"], task=options["--task"], rounds=int(options["--rounds"]),
+        data=options.get("--data"), plugins=options["--plugin"] or None,
+    )  # fmt: skip
     found = []
     for seed in options.get("--seeds", options.get("--seed")).split(","):
         for method in options.get("--methods", options.get("--method")).split(","):
@@ -170,6 +175,68 @@ def test_the_command_repeats_the_runs(more):
     assert command.startswith("protolith sweep") and parsed(command) == configs
     (alone,) = commands(configs[:1])
     assert alone.startswith("protolith run") and parsed(alone) == configs[:1]
+
+
+PLUGIN = """
+from dataclasses import replace
+from protolith.methods.fedavg import METHOD
+
+METHOD = replace(METHOD, name="mine")
+"""
+
+
+@pytest.fixture
+def places(tmp_path, monkeypatch):
+    """Make a folder of images, a directory of data and a plug-in in a directory; as options of a run."""
+    monkeypatch.setattr("protolith.methods.registry._PLUGGED", {})
+
+    def make(place):
+        for site in ("north", "south"):
+            for label in ("cat", "dog"):
+                folder = tmp_path / place / "sites" / site / label
+                folder.mkdir(parents=True)
+                for number in range(5):
+                    Image.new("RGB", (16, 16), (40 * number, 9, 9)).save(folder / f"{number}.png")
+        (tmp_path / place / "data").mkdir()
+        (tmp_path / place / "mine.py").write_text(PLUGIN)
+        return {"--task": f"{place}/sites", "--data": f"{place}/data", "--plugin": f"{place}/mine.py"}
+
+    return make
+
+
+def test_the_command_has_no_path_of_this_machine_and_repeats_the_run_from_the_working_directory(
+    protolith, places, tmp_path
+):
+    options = [word for pair in places("here").items() for word in pair]
+    small = ["--method", "mine", "--rounds", "1", "--workers", "0", "--set", "width=2", "--set", "epochs=1"]
+    code, _, err = protolith("run", *options, *small, "--out", "r")
+    assert code == 0, err
+    config = RunDirectory.open(tmp_path / "r").config()
+    assert config.task == str(tmp_path / "here" / "sites")
+    (command,) = commands([config])
+    assert "--task here/sites" in command and "--data here/data" in command and "--plugin here/mine.py" in command
+    (again,) = parsed(command)
+    assert again.model_copy(update={"workers": 0}) == config
+    page = Reader(render(make_page(read_study([tmp_path / "r"])))).text
+    assert command in page and str(tmp_path) not in page and "your own paths" not in page
+
+
+def test_what_lies_elsewhere_is_a_word_that_is_explained_and_never_a_path_of_somebodys_home(
+    make_run, places, page, tmp_path, monkeypatch
+):
+    here = tmp_path / "work"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    found = {key: str(tmp_path / value) for key, value in places("home/anna").items()}
+    more = {"task": found["--task"], "data": found["--data"], "plugins": [found["--plugin"]], "method": "mine"}
+    make_run("r", more={**more, "init": str(tmp_path / "home" / "anna" / "w.safetensors")}, diagnostics=False)
+    reader, _ = page()
+    assert "--task TASK --protocol" in reader.text and "--data DATA --plugin PLUGINS/mine.py" in reader.text
+    assert "--set init=WEIGHTS/w.safetensors" in reader.text and "anna" not in reader.text
+    assert (
+        "Put in your own paths: TASK is the folder of images, DATA is the directory of data, PLUGINS is the directory "
+        "of the plug-in, WEIGHTS is the directory of the weights to start from."
+    ) in reader.text
 
 
 def test_options_of_one_method_make_a_command_of_their_own():
@@ -394,13 +461,37 @@ def test_reading_needs_a_run(tmp_path):
 
 @pytest.mark.parametrize(
     ("values", "shown"),
-    [([], "none"), ([5.0], "5.0 ▁ 5.0"), ([1.0, 2.0, 3.0], "1.0 ▁▅█ 3.0"), ([3.0, 3.0], "3.0 ▁▁ 3.0")],
+    [
+        ([], "none"),
+        ([5.0], "5.0 ▁ 5.0"),
+        ([1.0, 2.0, 3.0], "1.0 ▁▅█ 3.0"),
+        ([3.0, 3.0], "3.0 ▁▁ 3.0"),
+        ([0.0, None, 3.0], "0.0 ▁ █ 3.0"),
+        ([1.0, 2.0, None, None], "1.0 ▁█   –"),
+        ([None, None], "–    –"),
+    ],
 )
 def test_a_line_of_bars(values, shown):
     from protolith.cli.progress import sparkline
 
     assert sparkline(values) == shown
     assert len(sparkline([float(i) for i in range(500)]).split()[1]) == 60
+    assert len(sparkline([float(i) if i % 2 else None for i in range(500)]).split()[1]) == 60
+
+
+def test_the_line_of_bars_has_gaps_where_not_all_sites_were_tested_and_says_so(make_run, metrics_line, capsys):
+    """Accuracies of the three rounds before: 22.5, 29.5 and 36.5 on both sites."""
+    run = make_run("run", diagnostics=False)
+    result.show(run, as_json=False)
+    assert "accuracy by round  22.5 ▁▅█ 36.5\n" in capsys.readouterr().out
+    for round_, found in ((3, {"pen": 90.0}), (4, {"pen": 40.0, "photo": 40.0})):
+        run.append_metrics(metrics_line(round_, found))
+    run.append_metrics({key: value for key, value in metrics_line(5, {"pen": 1.0}).items() if key in ("round", "loss")})
+    result.show(run, as_json=False)
+    assert (
+        "accuracy by round  22.5 ▁▄▇ █ 40.0 (a gap: a round in which not all sites were tested)\n"
+        in capsys.readouterr().out
+    )
 
 
 def test_a_run_ends_with_a_line_of_bars_and_the_report(protolith, tmp_path):

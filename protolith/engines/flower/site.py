@@ -20,7 +20,7 @@ from protolith.engines.messages import sentence, whole
 from protolith.errors import UserError
 from protolith.evaluation.accuracy import by_test, chunks
 from protolith.evaluation.measures import to_plain
-from protolith.federation.local_update import Workplace
+from protolith.federation.local_update import Workplace, present_device
 from protolith.federation.setup import Setup
 from protolith.files import refusal
 from protolith.records import BadRecord, Broadcast, Record
@@ -45,6 +45,7 @@ class Site:
                 return Reply(self.name)
             if request.about["kind"] == "describe":
                 about = request.about
+                present_device(str(about.get("device", "auto")))  # before the images are read, and before any round
                 facts = self.facts(about["task"], tuple(about["classes"]), about["size"], about["skip_bad"])
                 if not about.get("by_class", True):
                     facts = replace(facts, per_class=())

@@ -12,6 +12,7 @@ from typing import Any
 from protolith import records
 from protolith.data.domain import Task
 from protolith.data.protocols import TestSet
+from protolith.engines.messages import refuse_hopeless
 from protolith.engines.ray.place import Answer, Place, task_arrays, to_arrays, to_record
 from protolith.errors import RunFailed, UserError
 from protolith.evaluation.accuracy import by_test, chunks
@@ -180,6 +181,7 @@ class RayEngine:
         if answer["ok"]:
             done[number] = answer
             return
+        refuse_hopeless(answer, "a machine of the Ray cluster says: ")
         work[number].faults += 1
         print(answer["trace"], file=sys.stderr)
         if work[number].faults >= ATTEMPTS:
@@ -196,7 +198,8 @@ class RayEngine:
         try:
             ray.get(promise)
         except RayTaskError as error:
-            raise RunFailed(f"an actor of the Ray cluster could not start: {error.cause}") from None
+            kind = UserError if isinstance(error.cause, UserError) else RunFailed
+            raise kind(f"an actor of the Ray cluster could not start: {error.cause}") from None
         except RayError:
             self._start_actor()
             return

@@ -1,6 +1,5 @@
 """One process of the cluster: a resident model and the task, and jobs that come as plain arrays."""
 
-import traceback
 import warnings
 from collections.abc import Mapping
 from typing import Any
@@ -9,6 +8,7 @@ import numpy as np
 import torch
 
 from protolith.data.domain import Domain, Split, Task
+from protolith.engines.messages import fault
 from protolith.evaluation.accuracy import Chunk
 from protolith.evaluation.measures import to_plain
 from protolith.federation.local_update import Workplace
@@ -76,7 +76,7 @@ class Place:
             )
             model = to_arrays(clone(self.workplace.model.state_dict())) if job["model"] else {}
         except Exception as error:
-            return _fault(error)
+            return fault(error)
         return {
             "ok": True,
             "count": upload.count,
@@ -94,9 +94,5 @@ class Place:
         try:
             counts = to_plain(self.workplace.count(to_record(weights), to_record(knowledge), Chunk(*chunk)))
         except Exception as error:
-            return _fault(error)
+            return fault(error)
         return {"ok": True, "counts": counts}
-
-
-def _fault(error: Exception) -> Answer:
-    return {"ok": False, "error": f"{type(error).__name__}: {error}", "trace": traceback.format_exc()}

@@ -7,6 +7,7 @@ from protolith.errors import UserError
 from protolith.experiments.render import cell
 from protolith.experiments.table import Row, Table, build_tables, columns_of
 from protolith.report.page.html import Html, join, table, tag
+from protolith.report.page.places import meanings
 from protolith.report.page.plots import Figures, swatch
 from protolith.report.page.repeat import commands
 from protolith.report.page.study import Run, Setting, Study
@@ -23,6 +24,7 @@ def answer(study: Study, figures: Figures) -> Html:
 def _setting(setting: Setting, named: bool) -> Html:
     found = accuracy_table(setting)
     protocol = next(setting.runs).config.protocol.name
+    configs = [run.config for run in setting.runs]
     return join(
         [
             tag("h3", setting.title) if named else "",
@@ -41,7 +43,8 @@ def _setting(setting: Setting, named: bool) -> Html:
             else "",
             *(tag("p", _sentence(line), class_="note") for line in found.footer),
             tag("p", "To repeat it:"),
-            tag("pre", tag("code", "\n".join(commands(run.config for run in setting.runs))), tabindex="0"),
+            tag("pre", tag("code", "\n".join(commands(configs))), tabindex="0"),
+            tag("p", said, class_="note") if (said := meanings(configs)) else "",
         ]
     )
 

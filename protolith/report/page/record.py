@@ -5,12 +5,13 @@ from collections.abc import Iterator
 from typing import Any
 
 from protolith.report.page.html import Html, join, table, tag
+from protolith.report.page.places import shown
 from protolith.report.page.plots import Figures
 from protolith.report.page.study import Run, Setting, Study
 from protolith.runs.config import to_toml
 
 EVENTS = 30  # rejected uploads that are listed
-FILES = 30  # configurations that are shown as they are
+FILES = 30  # configurations that are shown whole
 
 
 def record(study: Study, figures: Figures) -> Html:
@@ -84,7 +85,7 @@ def _uploads(runs: list[Run]) -> Iterator[str]:
 
 def _settings(setting: Setting) -> Html:
     """What all runs share, and what sets them apart."""
-    flat = {run.path.name: dict(_flat(run.config.model_dump(mode="json"))) for run in setting.runs}
+    flat = {run.path.name: dict(_flat(shown(run.config).model_dump(mode="json"))) for run in setting.runs}
     keys = list(dict.fromkeys(key for found in flat.values() for key in found))
     rows = []
     for key in keys:
@@ -118,4 +119,6 @@ def _versions(runs: list[Run]) -> Html:
 
 
 def _file(run: Run) -> Html:
-    return tag("details", tag("summary", run.path.name), tag("pre", tag("code", to_toml(run.config)), tabindex="0"))
+    return tag(
+        "details", tag("summary", run.path.name), tag("pre", tag("code", to_toml(shown(run.config))), tabindex="0")
+    )

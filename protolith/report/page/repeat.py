@@ -11,6 +11,7 @@ from protolith.data.domain import Domain, Split, Task
 from protolith.data.protocols import Protocol, complete
 from protolith.errors import UserError
 from protolith.experiments.sweep import PLACE
+from protolith.report.page.places import shown
 from protolith.runs.config import RunConfig, resolve
 
 SAID = {*PLACE, "method", "task", "seed", "rounds", "plugins"}  # what has an option of its own
@@ -19,7 +20,7 @@ SAID = {*PLACE, "method", "task", "seed", "rounds", "plugins"}  # what has an op
 def commands(configs: Iterable[RunConfig]) -> list[str]:
     """As few commands as give these runs again: one where methods and seeds are all that differs."""
     alike: dict[tuple[str, ...], dict[str, set[int]]] = {}
-    for config in configs:
+    for config in map(shown, configs):
         alike.setdefault(tuple(_options(config)), {}).setdefault(config.method, set()).add(config.seed)
     written = []
     for options, methods in alike.items():
