@@ -11,12 +11,14 @@ if TYPE_CHECKING:
     from protolith.api import Run, check, fit, load, resume
     from protolith.data.tasks import load_task
     from protolith.errors import RunFailed, UserError
+    from protolith.evaluation.measures import Measure, register_measure
     from protolith.methods.registry import Method, register_method
     from protolith.models import register_model
 
 __version__ = "0.2.0.dev0"  # the one place: pyproject.toml reads it from here
 
 __all__ = [
+    "Measure",
     "Method",
     "Run",
     "RunFailed",
@@ -26,12 +28,14 @@ __all__ = [
     "fit",
     "load",
     "load_task",
+    "register_measure",
     "register_method",
     "register_model",
     "resume",
 ]
 
 _WHERE = {
+    "Measure": "protolith.evaluation.measures",
     "Method": "protolith.methods.registry",
     "Run": "protolith.api",
     "RunFailed": "protolith.errors",
@@ -40,6 +44,7 @@ _WHERE = {
     "fit": "protolith.api",
     "load": "protolith.api",
     "load_task": "protolith.data.tasks",
+    "register_measure": "protolith.evaluation.measures",
     "register_method": "protolith.methods.registry",
     "register_model": "protolith.models",
     "resume": "protolith.api",

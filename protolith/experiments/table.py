@@ -8,7 +8,6 @@ from typing import Any
 
 from protolith.errors import UserError, unknown
 from protolith.evaluation.accuracy import reached, spread, worst
-from protolith.evaluation.measures import MEASURES
 from protolith.experiments.compare import group_runs
 from protolith.runs import attendance
 from protolith.runs.config import RunConfig
@@ -88,8 +87,7 @@ def find_runs(path: Path) -> list[RunDirectory]:
 
 def build_tables(runs: Sequence[RunDirectory], kind: str = "accuracy", target: float | None = None) -> list[Table]:
     """Gather finished runs: one table for each task and protocol."""
-    if kind not in KINDS and kind not in MEASURES:
-        raise unknown("kind in --columns", kind, [*KINDS, *MEASURES])
+    _refuse_unknown(kind, runs)
     tables = []
     for group in group_runs(runs).values():
         table = Table([], [], [], [])
@@ -108,9 +106,16 @@ def build_tables(runs: Sequence[RunDirectory], kind: str = "accuracy", target: f
     if not tables:
         raise UserError("no run is finished yet: a table needs at least one (see `protolith resume`).")
     if not any(table.columns for table in tables):
-        idea = KINDS[kind] if kind in KINDS else MEASURES[kind].idea
-        raise UserError(f"--columns {kind}: these runs have no such values ({idea}).")
+        raise UserError(f"--columns {kind}: these runs have no such values ({KINDS[kind]}).")
     return [table for table in tables if table.columns]
+
+
+def _refuse_unknown(kind: str, runs: Sequence[RunDirectory]) -> None:
+    """Refuse a word that is no kind of columns, and no measure that one of the runs has."""
+    if kind not in KINDS:
+        measured = {name for run in runs for name in (run.summary() or {}).get("measures", {})}
+        if kind not in measured:
+            raise unknown("kind in --columns", kind, [*KINDS, *sorted(measured)])
 
 
 def _row(label: str, finished: list[tuple[RunDirectory, Summary]], kind: str, target: float | None) -> Row:

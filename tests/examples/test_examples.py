@@ -42,6 +42,12 @@ def test_the_example_of_a_model_trains_it(tmp_path):
     assert "small" in said and "parameters" in said
 
 
+def test_the_example_of_a_measure_is_in_summary_and_table(tmp_path):
+    code, said, complained = run_example("my_measure.py", tmp_path, "1")
+    assert code == 0, complained
+    assert "top-3 by domain" in said and "by images" in said
+
+
 def test_the_example_of_own_data_checks_trains_and_predicts(tmp_path):
     code, said, complained = run_example("my_own_data.py", tmp_path, "1")
     assert code == 0, complained
