@@ -4,6 +4,8 @@ import contextlib
 import os
 from pathlib import Path
 
+from protolith.files import alive
+
 
 def cores(groups: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> int:
     """How many cores this process may keep busy: those it may run on, and no more than its control group's share.
@@ -12,6 +14,28 @@ def cores(groups: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cg
     """
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, min([allowed, *(int(share) for share in _shares(groups, own))]))
+
+
+def began_at(pid: int) -> int | None:
+    """When a process began, in the kernel's own count; nothing when it is gone or a zombie, or nobody can tell."""
+    with contextlib.suppress(OSError, AttributeError, OverflowError):  # if it is our own child, take note of its end
+        os.waitpid(pid, os.WNOHANG)
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] == "Z" else int(fields[19])
+
+
+def is_there(pid: int, began: int | None) -> bool:
+    """Tell whether a process is still there, and is not another one that has its number now.
+
+    Without a note of when it began, or where nobody can tell, the number alone counts.
+    """
+    if began_at(os.getpid()) is None:
+        return alive(pid)
+    now = began_at(pid)
+    return now is not None and began in (None, now)
 
 
 def _shares(groups: Path, own: Path) -> list[float]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from protolith.engines.flower.wire import SiteFacts
 from protolith.files import write_text
+from protolith.machine import began_at, is_there
 from protolith.runs.directory import RunDirectory
 
 
@@ -23,8 +24,18 @@ class RunNote:
         return str(self.values["run"])
 
     def begin(self) -> None:
-        """Note that this process works on the run."""
-        self._write(run=self.values.get("run") or uuid.uuid4().hex, pid=os.getpid(), failed=None, said="")
+        """Note that this process works on the run: its number, and when it began (numbers are used again)."""
+        pid, run = os.getpid(), self.values.get("run") or uuid.uuid4().hex
+        self._write(run=run, pid=pid, began=began_at(pid), failed=None, said="")
+
+    @property
+    def process(self) -> tuple[int, int | None] | None:
+        """The process that worked on the run last: its number, and when it began."""
+        return (int(self.values["pid"]), self.values.get("began")) if self.values.get("pid") else None
+
+    def works(self) -> bool:
+        """Tell whether that process is still there."""
+        return self.process is not None and is_there(*self.process)
 
     def say(self, sentence: str) -> None:
         """Pass a sentence on to the one who submitted the run."""

@@ -13,6 +13,7 @@ from pathlib import Path
 from protolith.deploy.commands import LINK, environment, flwr, tls_problem
 from protolith.deploy.plan import Deployment, programs
 from protolith.errors import RunFailed, UserError
+from protolith.machine import began_at
 
 START_SECONDS = 120.0
 END_SECONDS = 15.0
@@ -31,7 +32,7 @@ class Processes:
     def running(self) -> dict[str, int]:
         """The processes that are noted and still there."""
         noted = json.loads(self.file.read_text()) if self.file.is_file() else {}
-        return {name: pid for name, (pid, began) in noted.items() if began is not None and _began(pid) == began}
+        return {name: pid for name, (pid, began) in noted.items() if began is not None and began_at(pid) == began}
 
     def start(self, name: str, command: list[str], env: Mapping[str, str], log: Path, cwd: Path) -> int:
         """Start a program in a group of its own, and note it."""
@@ -40,8 +41,8 @@ class Processes:
                 command, env=dict(env), stdin=subprocess.DEVNULL, stdout=output, stderr=output, cwd=cwd,
                 start_new_session=True,
             )  # fmt: skip
-        noted = {other: (pid, _began(pid)) for other, pid in self.running().items()}
-        self.file.write_text(json.dumps({**noted, name: (process.pid, _began(process.pid))}))
+        noted = {other: (pid, began_at(pid)) for other, pid in self.running().items()}
+        self.file.write_text(json.dumps({**noted, name: (process.pid, began_at(process.pid))}))
         return process.pid
 
     def end(self, name: str) -> bool:
@@ -58,17 +59,6 @@ class Processes:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(pid, signal.SIGKILL)  # whatever the process left behind in its group
         return True
-
-
-def _began(pid: int) -> int | None:
-    """When a process began, in the kernel's own count; nothing when it is gone or a zombie."""
-    with contextlib.suppress(ChildProcessError):  # if it is our own child, take note of its end
-        os.waitpid(pid, os.WNOHANG)
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return None
-    return None if fields[0] == "Z" else int(fields[19])
 
 
 def start_server(deployment: Deployment, say: Say) -> None:
@@ -137,8 +127,8 @@ def stop(deployment: Deployment, say: Say) -> None:
 
 def end_left_behind(deployment: Deployment, pid: int) -> bool:
     """End the server's half of a run whose server is gone; it would look for that server for ever."""
-    server, began = Processes(deployment).running().get(SERVER), _began(pid)
-    newer = server is not None and began is not None and (_began(server) or 0) < began
+    server, began = Processes(deployment).running().get(SERVER), began_at(pid)
+    newer = server is not None and began is not None and (began_at(server) or 0) < began
     if began is None or newer or SERVER_APP not in Path(f"/proc/{pid}/cmdline").read_bytes():
         return False
     with contextlib.suppress(ProcessLookupError):

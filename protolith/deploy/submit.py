@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import os
 import time
 import uuid
 from pathlib import Path
@@ -64,10 +63,13 @@ def resume(path: Path, observer: Observer, workers: int | None = None, deploymen
 
 def _wait_for_release(deployment: Deployment, directory: RunDirectory, observer: Observer) -> None:
     """Wait until the server's half of a submission before is gone; after Ctrl-C that takes some seconds."""
-    pid, deadline = RunNote(directory).values.get("pid"), time.monotonic() + RELEASE_SECONDS
-    if pid and _alive(pid) and not end_left_behind(deployment, pid):
+    note, deadline = RunNote(directory), time.monotonic() + RELEASE_SECONDS
+    if note.process is None:
+        return
+    pid, _ = note.process
+    if note.works() and not end_left_behind(deployment, pid):
         observer.say(f"process {pid} still works on the run: waiting for its end, up to {RELEASE_SECONDS:.0f} s")
-    while _alive(pid):
+    while note.works():
         if time.monotonic() > deadline:
             raise UserError(
                 f"another process, {pid}, is working on the run in {directory.path}, and did not end within "
@@ -127,13 +129,13 @@ def submit(deployment: Deployment, job: str, directory: Path) -> int:
 
 
 def _submit_and_follow(deployment: Deployment, directory: RunDirectory, observer: Observer) -> None:
-    before = RunNote(directory).values.get("pid")
+    before = RunNote(directory).process
     told = max((line["round"] for line in directory.metrics()), default=0)
     number = submit(deployment, "train", directory.path)
     observer.started(directory.config(), directory, told, len(deployment.plan.sites))
     try:
-        pid = _wait_for_start(deployment, directory, before, number)
-        _follow(deployment, directory, observer, pid, told)
+        _wait_for_start(deployment, directory, before, number)
+        _follow(deployment, directory, observer, told)
     except KeyboardInterrupt:
         with contextlib.suppress(RunFailed):
             flwr(deployment, "stop", str(number), LINK)
@@ -143,28 +145,30 @@ def _submit_and_follow(deployment: Deployment, directory: RunDirectory, observer
     observer.finished(summary)
 
 
-def _wait_for_start(deployment: Deployment, directory: RunDirectory, before: int | None, number: int) -> int:
+def _wait_for_start(
+    deployment: Deployment, directory: RunDirectory, before: tuple[int, int | None] | None, number: int
+) -> None:
     """Wait until the server's half has begun; it says so in the run's directory."""
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline:
-        pid = RunNote(directory).values.get("pid")
-        if pid and pid != before:
-            return int(pid)
+        if RunNote(directory).process not in (None, before):
+            return
         time.sleep(POLL)
     log = deployment.state / "server.log"
     raise RunFailed(f"Flower did not start run {number} within {START_SECONDS:.0f} s; see {log}.")
 
 
-def _follow(deployment: Deployment, directory: RunDirectory, observer: Observer, pid: int, told: int) -> None:
+def _follow(deployment: Deployment, directory: RunDirectory, observer: Observer, told: int) -> None:
     """Pass on the rounds as they are written, until the run is done, has failed, or its process is gone."""
     heard, noted = "", Processes(deployment)
     was_noted = SERVER in noted.running()
     while True:
-        said = RunNote(directory).values.get("said", "")
+        note = RunNote(directory)
+        said = note.values.get("said", "")
         if said and said != heard:
             observer.say(said)
             heard = said
-        alive = _alive(pid)  # looked at first: what it wrote before its end is read after
+        alive = note.works()  # looked at first: what it wrote before its end is read after
         for line in directory.metrics():
             if line["round"] > told:
                 told = line["round"]
@@ -175,7 +179,7 @@ def _follow(deployment: Deployment, directory: RunDirectory, observer: Observer,
         if failed := RunNote(directory).values.get("failed"):
             raise (UserError if failed["kind"] == "UserError" else RunFailed)(failed["sentence"])
         if was_noted and SERVER not in noted.running():
-            end_left_behind(deployment, pid)
+            end_left_behind(deployment, note.values["pid"])
             raise RunFailed(
                 f"the server is gone: start it with `protolith deploy up {deployment.path} --server`, then go on with: "
                 f"protolith resume {directory.path}"
@@ -202,22 +206,3 @@ def ask_sites(deployment: Deployment, seconds: float = START_SECONDS) -> dict[st
     answers: dict[str, Metrics] = json.loads(target.read_text())
     target.unlink()
     return answers
-
-
-def _alive(pid: int | None) -> bool:
-    if not pid:
-        return False
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return not _is_zombie(pid)
-
-
-def _is_zombie(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except OSError:
-        return False

@@ -4,7 +4,7 @@ A client sends its style (twelve numbers, protolith.data.styles). The server clu
 pseudo-domains and sends every client the styles of the clusters and which one is its own.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -19,7 +19,7 @@ from protolith.methods.registry import Method
 from protolith.methods.robust import ALIKE, Kind
 from protolith.methods.shown import Shown
 from protolith.prototypes import finch
-from protolith.records import Broadcast, Record, Upload
+from protolith.records import Broadcast, Record, Upload, with_prefix
 
 STYLE = "exchange/style"  # in an upload: the client's own
 STYLES, OWN = "exchange/styles", "exchange/own"  # in a broadcast: the clusters', and which is the client's
@@ -62,12 +62,16 @@ class Client(fedavg.Client):
 
 
 class Server(fedavg.Server):
-    """Gathers the clients' styles and clusters them."""
+    """Gathers the clients' styles and clusters them.
+
+    Single clients' styles and the others' clusters go to nobody: they are in a record of their own, which the method
+    on which this is put does not see, so that it cannot send them even if it sends all that it keeps.
+    """
 
     def __init__(self, params: Any, weights: Record, roster: Roster) -> None:
         super().__init__(params, weights, roster)
         clients = len(roster.counts)
-        self.extra = {**self.extra, SEEN: torch.zeros(clients, LENGTH), CLUSTER: torch.full((clients,), -1)}
+        self.heard: Record = {SEEN: torch.zeros(clients, LENGTH), CLUSTER: torch.full((clients,), -1)}
 
     def schema(self) -> dict[str, Spec]:
         """Twelve numbers more."""
@@ -78,29 +82,38 @@ class Server(fedavg.Server):
         message = super().broadcast(client)
         if STYLES not in self.knowledge:
             return message
-        found = {STYLES: self.knowledge[STYLES], OWN: self.extra[CLUSTER][client].clone()}
+        found = {STYLES: self.knowledge[STYLES], OWN: self.heard[CLUSTER][client].clone()}
         return Broadcast(message.weights, {**message.knowledge, **found})
 
     def aggregate(self, uploads: Iterable[Upload]) -> list[Upload]:
         """Do what the method does, then cluster all styles that have ever come."""
-        seen, cluster = self.extra[SEEN].clone(), self.extra[CLUSTER].clone()
+        seen, cluster = self.heard[SEEN].clone(), self.heard[CLUSTER].clone()
 
-        def listen() -> Iterator[Upload]:
-            for upload in uploads:
-                seen[upload.client], cluster[upload.client] = upload.knowledge[STYLE], 0
-                yield upload
+        def take_style(upload: Upload) -> Upload:
+            seen[upload.client], cluster[upload.client] = upload.knowledge[STYLE], 0
+            return replace(upload, knowledge={name: held for name, held in upload.knowledge.items() if name != STYLE})
 
-        light = super().aggregate(listen())
+        light = super().aggregate(map(take_style, uploads))
         known = cluster >= 0
         cluster[known] = pseudo_domains(seen[known], torch.tensor(self.roster.counts)[known])
-        self.extra = {**self.extra, SEEN: seen, CLUSTER: cluster}
+        self.heard = {SEEN: seen, CLUSTER: cluster}
         self.knowledge = {**self.knowledge, STYLES: pooled(seen[known], cluster[known])}
         return light
 
     def shown(self) -> Shown:
         """The styles and the pseudo-domains, beside whatever the method shows."""
-        found = {"colours": self.extra[SEEN], "colour_groups": self.extra[CLUSTER]}
+        found = {"colours": self.heard[SEEN], "colour_groups": self.heard[CLUSTER]}
         return replace(super().shown(), **found, group_colours=self.knowledge.get(STYLES))
+
+    def state(self) -> Record:
+        """What was heard is saved with what the method keeps for itself."""
+        return {**super().state(), **with_prefix("extra", self.heard)}
+
+    def load_state(self, state: Record) -> None:
+        """Take it out again."""
+        super().load_state(state)
+        self.heard = {name: self.extra[name] for name in (SEEN, CLUSTER)}
+        self.extra = {name: held for name, held in self.extra.items() if name not in self.heard}
 
 
 class Balanced(Server):
@@ -119,7 +132,7 @@ class Balanced(Server):
         A client whose style is not known yet counts as if its pseudo-domain were of average size: in the first round
         all clients do, which is FedAvg.
         """
-        cluster = self.extra[CLUSTER]
+        cluster = self.heard[CLUSTER]
         images = images_by_domain(torch.tensor(self.roster.counts), cluster)
         own = int(cluster[upload.client])
         return upload.count / float(images[own] if own >= 0 else images.mean())

@@ -19,6 +19,7 @@ from protolith.data.tasks import load_task
 from protolith.deploy import layout, processes, submit
 from protolith.deploy.check import inspect
 from protolith.deploy.commands import environment
+from protolith.deploy.note import RunNote
 from protolith.deploy.plan import Deployment
 from protolith.errors import RunFailed, UserError
 from protolith.runs import runner
@@ -147,6 +148,40 @@ def test_a_run_that_another_process_works_on_is_waited_for_and_then_refused(tmp_
     assert heard.said == [f"process {other.pid} still works on the run: waiting for its end, up to 1 s"]
 
 
+def test_a_number_that_another_process_has_now_is_nobody_who_works_on_the_run(tmp_path, monkeypatch):
+    """As after a restart of the machine: what is noted is our number, but not our beginning."""
+    deployment = some_deployment(tmp_path / "d")
+    run = RunDirectory.create(tmp_path / "run", resolve([deployment.settings()]))
+    (run.path / "flower.json").write_text(f'{{"pid": {os.getpid()}, "began": 12345}}')
+
+    def begin(*given):
+        note = RunNote(run)
+        note.begin()
+        note.fail("RunFailed", "said by the new process, which has the same number")
+        return 1
+
+    monkeypatch.setattr(submit, "_refuse_absent", lambda deployment: None)  # no server is needed for this
+    monkeypatch.setattr(submit, "submit", begin)
+    for name in ("RELEASE_SECONDS", "START_SECONDS"):
+        monkeypatch.setattr(submit, name, 1.0)
+    heard = Breaks()
+    with pytest.raises(RunFailed, match="said by the new process"):
+        submit.resume(run.path, heard)
+    assert heard.said == []
+
+
+def test_whoever_works_on_a_run_is_noted_with_its_beginning(tmp_path):
+    run = RunDirectory.create(tmp_path / "run", resolve([some_deployment(tmp_path / "d").settings()]))
+    note = RunNote(run)
+    assert not note.works()
+    note.begin()
+    assert RunNote(run).works() and isinstance(note.values["began"], int)
+    for values, there in (({"began": 12345}, False), ({"began": None}, True), ({"pid": 2**22 + 1}, False)):
+        other = RunNote(run)
+        other.values |= values
+        assert other.works() == there, values
+
+
 def try_to_join(deployment: Deployment, options: list[str], home: Path) -> str:
     """Try to join as a site, for as long as it takes to be refused; return what the program said."""
     command = [str(Path(sys.executable).parent / "flower-supernode"), *options]
@@ -232,8 +267,34 @@ class Breaks(Observer):
             self.act()
 
 
-def stop_by_hand() -> None:
-    raise KeyboardInterrupt
+class Freezes(Breaks):
+    """Ctrl-C after the first round, with the server's half of the run frozen until somebody waits for its end."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(1, self.stop)
+        self.path, self.held = path, 0
+
+    def stop(self) -> None:
+        self.held = RunNote(RunDirectory(self.path)).values["pid"]
+        os.kill(self.held, signal.SIGSTOP)
+        raise KeyboardInterrupt
+
+    def thaw(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.held, signal.SIGCONT)
+
+
+class Thaws(Breaks):
+    """Lets the server's half of the run before go on as soon as it is waited for, and kills the server later."""
+
+    def __init__(self, frozen: Freezes, kill: Callable[[], object]) -> None:
+        super().__init__(2, kill)
+        self.frozen = frozen
+
+    def say(self, text: str) -> None:
+        super().say(text)
+        if "waiting for its end" in text:
+            self.frozen.thaw()
 
 
 @needs_flower
@@ -246,14 +307,14 @@ def test_a_run_that_was_stopped_and_whose_server_died_ends_as_if_nothing_had_hap
     small = {"rounds": 3, "model": {"width": 4}, "training": {"epochs": 1, "batch": 16}, "method": "fedcode"}
     noted = processes.Processes(deployment)
     late = threading.Timer(20, lambda: processes.start_site(deployment, "print", images / "print", print))
-    kill = Breaks(2, lambda: os.kill(noted.running()[processes.SERVER], signal.SIGKILL))
-    after = Breaks()
+    stop, after = Freezes(tmp_path / "run"), Breaks()
+    kill = Thaws(stop, lambda: os.kill(noted.running()[processes.SERVER], signal.SIGKILL))
     try:
         processes.start_server(deployment, print)
         for site in SITES:
             processes.start_site(deployment, site, images / site, print)
         with pytest.raises(Interrupted):
-            submit.start(resolve([deployment.settings(), small]), tmp_path / "run", Breaks(1, stop_by_hand))
+            submit.start(resolve([deployment.settings(), small]), tmp_path / "run", stop)
         with pytest.raises(RunFailed, match="the server is gone"):
             submit.resume(tmp_path / "run", kill)
         assert noted.end("print")
@@ -261,10 +322,12 @@ def test_a_run_that_was_stopped_and_whose_server_died_ends_as_if_nothing_had_hap
         late.start()
         run = submit.resume(tmp_path / "run", after)
     finally:
+        if stop.held:
+            stop.thaw()
         late.cancel()
         late.join()
         end(deployment)
-    assert "waiting for its end, up to 60 s" in kill.said[0]
+    assert kill.said[0] == f"process {stop.held} still works on the run: waiting for its end, up to 60 s"
     assert any("waiting for pen, print, up to 300 s" in text for text in after.said)
     assert "all of them are there" in after.said
     assert_as_on_this_machine(run, {**small, "task": str(images)})

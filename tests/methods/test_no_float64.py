@@ -1,17 +1,24 @@
-"""Every method trains on a device that has no float64."""
+"""On a device that has no float64 every method trains, a whole run ends, and its model is used."""
 
 import pytest
 import torch
 from no_float64 import MPS, WithoutFloat64
 
 from protolith.evaluation.accuracy import Chunk
+from protolith.federation import local_update
 from protolith.federation.local_update import Workplace
 from protolith.methods.registry import all_methods
+from protolith.runs import runner
 from protolith.runs.config import complete_for, resolve
+from protolith.runs.diagnostics import read_tests
+from protolith.runs.runner import Observer
+from protolith.use import familiarity, trained
+from protolith.use.predict import Predictor
 
 PASS = {"proto_pass": "eval_pass"}
 OPTIONS = {
     "fpl, clipped prototypes": {"method": "fpl", "params": PASS, "privacy": {"clip": 1.0}},
+    "fpl, noisy prototypes": {"method": "fpl", "params": PASS, "privacy": {"clip": 1.0, "noise": 0.5}},
     "fpl, one batch's classes weighed": {"method": "fpl", "training": {"class_weights": True}},
     "i2pfl, augmented prototypes of an epoch": {"method": "i2pfl", "params": {"scope": "epoch", "gamma": "sample"}},
     "i2pfl, mixed images": {"method": "i2pfl", "params": {"mixup": "input"}},
@@ -64,6 +71,51 @@ def test_a_client_trains_and_is_tested_on_a_device_without_float64(case, task):
                 torch.testing.assert_close(tensor, like[name], rtol=1e-3, atol=1e-5)
         memories = [memory for _, memory in expected]
         server.aggregate(iter([upload for upload, _ in expected]))
+
+
+@pytest.fixture
+def present(monkeypatch):
+    """The machine is taken to have the device."""
+    for place in (local_update, runner, trained):
+        monkeypatch.setattr(place, "present_device", torch.device)
+
+
+def run_on(device, path, task, **values):
+    return runner.start(workplace(task, **values).setup.model_copy(update={"device": device}), path, Observer())
+
+
+@pytest.mark.parametrize("case", ["fpl, noisy prototypes", "strata", "fedproto-original, nearest"])
+def test_a_whole_run_with_its_diagnostics_on_a_device_without_float64(case, task, tmp_path, present):
+    """The global model's and the clients' own: what is tested and saved is what comes on the CPU, to rounding."""
+    pytest.importorskip("dp_accounting", reason="the extra is not installed") if "noisy" in case else None
+    here = run_on("cpu", tmp_path / "cpu", task, **CASES[case])
+    with WithoutFloat64():
+        there = run_on("mps", tmp_path / "mps", task, **CASES[case])
+    assert len(here.metrics()) == 4
+    for line, same in zip(there.metrics(), here.metrics(), strict=True):
+        assert line["accuracy"] == pytest.approx(same["accuracy"], abs=0.5)
+        assert line["loss"] == pytest.approx(same["loss"], rel=1e-2, abs=1e-3)
+    tests, like = read_tests(there.path), read_tests(here.path)
+    assert (tests.predicted == like.predicted).float().mean() > 0.98 and torch.equal(tests.row, like.row)
+    torch.testing.assert_close(tests.confidence, like.confidence, rtol=1e-2, atol=1e-2)
+    torch.testing.assert_close(tests.features, like.features, rtol=2e-2, atol=2e-2)
+    assert torch.equal(tests.thumbnails, like.thumbnails)
+
+
+def test_images_are_labelled_and_familiar_on_a_device_without_float64(task, tmp_path, present, monkeypatch):
+    run = run_on("cpu", tmp_path / "run", task, method="fpl")
+    images = torch.cat([domain.test.images[:20] for domain in task.domains])
+    expected = Predictor(run)(images)
+    (run.path / familiarity.FILE).unlink()
+    monkeypatch.setattr(trained, "_device_here", lambda trained_on: MPS)
+    with (device := WithoutFloat64()):
+        predictor = Predictor(run)
+        found = predictor(images)
+        assert all(device.holds(parameter) for parameter in predictor.trained.model.parameters())
+    assert (run.path / familiarity.FILE).is_file() and predictor.note == ""
+    assert torch.equal(found.labels, expected.labels)
+    torch.testing.assert_close(found.confidence, expected.confidence, rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(found.familiarity, expected.familiarity, rtol=0.0, atol=0.02)
 
 
 REFUSED = {

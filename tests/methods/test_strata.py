@@ -1,5 +1,7 @@
 """Strata and style exchange: clusters, weights, and what it does to every other method."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from helpers import check_resume, make_client, make_server, make_split, make_upload, run_rounds
@@ -11,10 +13,10 @@ from protolith.data.tasks import load_task
 from protolith.errors import UserError
 from protolith.federation.guards import Guard
 from protolith.federation.local_update import Workplace
-from protolith.methods import with_exchange
+from protolith.methods import fedavg, registry, with_exchange
 from protolith.methods.registry import all_methods
 from protolith.methods.with_exchange import CLUSTER, OWN, STYLE, STYLES
-from protolith.records import Upload
+from protolith.records import Broadcast, Upload
 from protolith.runs import runner
 from protolith.runs.config import complete_for, resolve
 from protolith.runs.directory import RunDirectory
@@ -85,7 +87,7 @@ def test_round_0_is_fedavg_and_later_rounds_are_balanced():
     server = make_server("strata", counts=counts)
     server.aggregate(iter(styled_uploads(levels, counts)))
     assert float(server.weights["w"][0]) == pytest.approx((0 * 30 + 1 * 10 + 2 * 20 + 3 * 5) / 65)
-    assert groups(server.extra[CLUSTER]) == {frozenset({0, 1, 2}), frozenset({3})}
+    assert groups(server.heard[CLUSTER]) == {frozenset({0, 1, 2}), frozenset({3})}
     weights = [server.weight(upload) for upload in styled_uploads(levels, counts)]
     assert [w / sum(weights) for w in weights] == pytest.approx([0.5 * 30 / 60, 0.5 * 10 / 60, 0.5 * 20 / 60, 0.5])
     server.aggregate(iter(styled_uploads(levels, counts)))
@@ -102,7 +104,7 @@ def test_balanced_weights_sum_to_one_and_are_equal_per_cluster():
         uploads = styled_uploads(levels, counts)
         server.aggregate(iter(uploads))
         weights = [server.weight(upload) for upload in uploads]
-        labels = server.extra[CLUSTER].tolist()
+        labels = server.heard[CLUSTER].tolist()
         clusters = sorted(set(labels))
         for cluster in clusters:
             share = sum(w for w, label in zip(weights, labels, strict=True) if label == cluster) / sum(weights)
@@ -195,10 +197,37 @@ def after_a_round(method):
 def test_no_client_hears_of_another_clients_style(method):
     """Of what is exchanged, a broadcast has the styles of the clusters and the client's own cluster, and no more."""
     _, server, _ = after_a_round(method)
-    clusters = int(server.extra[CLUSTER].max()) + 1
+    clusters = int(server.heard[CLUSTER].max()) + 1
     for client in range(4):
         sent = {name: held for name, held in server.broadcast(client).knowledge.items() if "exchange" in name}
         assert set(sent) == {STYLES, OWN} and len(sent[STYLES]) == clusters and sent[OWN].ndim == 0
+
+
+class Tells(fedavg.Server):
+    """Keeps everything that clients send besides weights, and sends everything that it keeps."""
+
+    def broadcast(self, client):
+        return Broadcast(self.weights, {**self.knowledge, **self.extra})
+
+    def aggregate(self, uploads):
+        light = super().aggregate(uploads)
+        told = {f"{upload.client}/{name}": held for upload in light for name, held in upload.knowledge.items()}
+        self.extra = {**self.extra, **told}
+        return light
+
+
+def test_a_plug_in_that_tells_all_it_knows_tells_no_client_of_another_ones_style(monkeypatch):
+    monkeypatch.setattr(registry, "_PLUGGED", {})
+    registry.register_method(replace(registry.get_method("fedavg"), name="tells", server=Tells))
+    workplace, server, _ = after_a_round("tells")
+    styles = [style_of(workplace.client_data(client).images) for client in range(4)]
+    again = workplace.server()
+    again.load_state(server.state())
+    for one in (server, again):
+        for client in range(4):
+            sent = one.broadcast(client).knowledge
+            assert set(sent) == {STYLES, OWN} and sent[OWN].ndim == 0
+        assert torch.equal(one.shown().colours, torch.stack(styles)) and (one.shown().colour_groups >= 0).all()
 
 
 @pytest.mark.parametrize("method", sorted(set(all_methods()) - {"strata"}))
@@ -250,7 +279,7 @@ def test_a_method_balances_pseudo_domains_or_says_that_it_cannot(method):
         return
     server = Workplace(config, task).server()
     counts = server.roster.counts
-    server.extra = {**server.extra, CLUSTER: torch.tensor([0, 0, 1, -1])}
+    server.heard = {**server.heard, CLUSTER: torch.tensor([0, 0, 1, -1])}
     weights = [server.weight(Upload(client, counts[client], {})) for client in range(4)]
     n = [sum(counts[:2]), counts[2]]
     expected = [counts[0] / n[0], counts[1] / n[0], 1.0, counts[3] / ((n[0] + n[1]) / 2)]
