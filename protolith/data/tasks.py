@@ -221,7 +221,7 @@ def _load_named(spec: TaskSpec, data: Path | None, size: int, store: Path, progr
 
 
 def _load_mini(spec: TaskSpec, size: int, store: Path, progress: Progress) -> Task:
-    from protolith.data import mini
+    from protolith.data.drawn import mini
 
     fingerprints = {"mini": f"mini {mini.VERSION}"}
     path = decoded.file_for(store, spec.name, size, fingerprints)
@@ -252,7 +252,7 @@ def _in_cache(spec: TaskSpec, domain: str, size: int, store: Path) -> Found | No
 
 
 def _rendered() -> Found:
-    from protolith.data import syn
+    from protolith.data.drawn import syn
 
     def read(classes: tuple[str, ...], size: int, progress: Progress) -> Domain:
         progress("syn*: drawing the images")

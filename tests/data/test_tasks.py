@@ -190,7 +190,7 @@ def digits(tmp_path):
 
 
 def test_syn_is_drawn_when_it_is_absent(digits, tmp_path, monkeypatch):
-    from protolith.data import syn
+    from protolith.data.drawn import syn
 
     render = syn.render
     monkeypatch.setattr(syn, "render", lambda size: render(size, 40, 20))

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from PIL import Image
 
-from protolith.data import glyphs
 from protolith.data.domain import Domain, Split
-from protolith.data.glyphs import Bytes, Floats, Ints, Part, Pose, uniform
+from protolith.data.drawn import glyphs
+from protolith.data.drawn.glyphs import Bytes, Floats, Ints, Part, Pose, uniform
 
 VERSION = 1  # raise it when any pixel changes: decoded copies of older versions are then made anew
 

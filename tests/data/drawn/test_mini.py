@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 from sklearn.datasets import load_digits, load_sample_image
 
-from protolith.data import glyphs, mini
+from protolith.data.drawn import glyphs, mini
 
 PARTS = ("train", "test")
 
