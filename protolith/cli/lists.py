@@ -37,6 +37,9 @@ def _list(methods: "Iterable[facts.Facts | Method]") -> None:
 
 def explain(method: "Method") -> str:
     """Everything about a method, as text."""
+    from protolith.data.spec import all_tasks
+    from protolith.runs.defaults import options_for
+
     lines = [
         f"{method.title}: {method.idea}",
         f"paper      {method.paper}",
@@ -53,17 +56,17 @@ def explain(method: "Method") -> str:
     lines.append("options    set with --set name=value" if fields else "options    none of its own")
     for name, info in fields.items():
         lines.append(f"  {name} = {info.default}: {info.description}")
-        for task, values in method.params.by_task.items():
-            if name in values:
+        for task in all_tasks():
+            if name in (values := options_for(task, method)):
                 lines.append(f"    on {task}: {values[name]}")
     return "\n".join(lines)
 
 
 def tasks() -> None:
     """List the tasks."""
-    from protolith.data.tasks import TASKS
+    from protolith.data.spec import all_tasks
 
-    for spec in TASKS.values():
+    for spec in all_tasks().values():
         print(f"{spec.name:<10} {', '.join(spec.domains)}: {spec.description}")
     print(f"{'DIR':<10} a folder of site/class/image, or a manifest (.csv, .parquet) with path, label, site and split")
 
@@ -110,9 +113,10 @@ def check(
     json: Annotated[bool, typer.Option("--json", help="Print the result as JSON (for a path).")] = False,
 ) -> None:
     """Count images by site and class; of your own, also find problems and suggest settings with their time."""
-    from protolith.data.tasks import TASKS, load_task
+    from protolith.data.spec import all_tasks
+    from protolith.data.tasks import load_task
 
-    if task not in TASKS:
+    if task not in all_tasks():
         _check_own(task, json)
         return
     _print_counts(load_task(task, data=data, size=size, progress=_say))

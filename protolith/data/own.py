@@ -16,9 +16,9 @@ from protolith.data.sources.found import Progress, held_out_by_class, listed
 from protolith.data.sources.inventory import Inventory, Row, printable, settled
 from protolith.data.sources.manifest import is_manifest, read_manifest
 from protolith.data.sources.tree import read_tree
+from protolith.data.spec import RULES
 from protolith.errors import UserError
 
-HELD_OUT = "about a fifth of each class, in file order, is held out as the test part"
 SHOWN = 5  # names in a note
 
 
@@ -114,7 +114,7 @@ def notes_on(own: Own) -> tuple[str, ...]:
     """What a table made from these images has to say about them."""
     notes = list(own.notes)
     if without := [site.domain.name for site in own.sites if not site.given]:
-        notes.insert(0, f"no test folder in {listed(without)}: {HELD_OUT}")
+        notes.insert(0, f"no test folder in {listed(without)}: {RULES['by-class']}")
     if own.bad:
         names = listed([bad.file for bad in own.bad], SHOWN)
         notes.append(f"{len(own.bad)} of {own.listed:,} images could not be read and were left out: {names}")

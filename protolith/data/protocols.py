@@ -9,8 +9,8 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
-from protolith.data.allocations import ALLOCATIONS, DEFAULT_ALLOCATIONS
 from protolith.data.domain import Domain, Split, Task
+from protolith.data.spec import all_tasks
 from protolith.errors import UserError, unknown
 from protolith.seeds import generator
 
@@ -145,13 +145,15 @@ def _default_clients(protocol: Protocol, task: str, names: list[str]) -> dict[st
         return {name: int(name != protocol.unseen) for name in names}
     if protocol.name == "sites":
         return dict.fromkeys(names, 1)
+    tasks = all_tasks()
     if protocol.allocation:
-        if protocol.allocation not in ALLOCATIONS:
-            raise unknown("allocation in protocol.allocation", protocol.allocation, ALLOCATIONS)
-        return dict(ALLOCATIONS[protocol.allocation])
-    default = ALLOCATIONS.get(DEFAULT_ALLOCATIONS.get((task, protocol.name), ""), {})
-    if default and default.keys() <= set(names):
-        return dict(default)
+        known = {name: clients for spec in tasks.values() for name, clients in spec.allocations.items()}
+        if protocol.allocation not in known:
+            raise unknown("allocation in protocol.allocation", protocol.allocation, known)
+        return dict(known[protocol.allocation])
+    spec = tasks.get(task)
+    if spec and (usual := spec.allocations.get(spec.usual.get(protocol.name, ""))) and usual.keys() <= set(names):
+        return dict(usual)
     return dict.fromkeys(names, 2 if protocol.name == "equal" else 1)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 from protolith.experiments.sweep import PLACE
 from protolith.methods.registry import get_method, method_names
 from protolith.runs.config import RunConfig
+from protolith.runs.defaults import options_for
 from protolith.runs.directory import RunDirectory
 
 # What makes no variant of a method: the seed, where and how it was run, and what was kept of it.
@@ -70,7 +71,7 @@ def _title_and_defaults(config: RunConfig) -> tuple[str, dict[str, Any]]:
     if config.method not in method_names():  # a plug-in that is not at hand
         return config.method, {}
     method = get_method(config.method)
-    return method.title, method.params(**method.params.by_task.get(config.task, {})).model_dump(mode="json")
+    return method.title, method.params(**options_for(config.task, method)).model_dump(mode="json")
 
 
 def _options(config: RunConfig) -> dict[str, Any]:

@@ -1,29 +1,15 @@
 """The Hugging Face hub: parquet files by repository and revision, kept in the hub's own cache."""
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
 
 from protolith.data.sources import parquet
 from protolith.data.sources.found import Found, Progress
+from protolith.data.spec import HubSource
 
 
 class HubUnavailable(Exception):
     """The hub could not be reached, or has no such files; the message says which."""
-
-
-@dataclass(frozen=True)
-class HubSource:
-    """Where the files of a domain are on the hub: a repository, the folder of a configuration, a revision."""
-
-    repo: str
-    folder: str = "data"
-    revision: str = "main"
-
-    @property
-    def address(self) -> str:
-        """Name it for people."""
-        return f"hub:{self.repo}@{self.revision}/{self.folder}"
 
 
 def download(source: HubSource, progress: Progress) -> list[Path]:

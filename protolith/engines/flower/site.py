@@ -14,7 +14,7 @@ from protolith.data.domain import Domain, Split, Task
 from protolith.data.own import load_own
 from protolith.data.sources import classic, folder, parquet
 from protolith.data.sources.found import silent
-from protolith.data.tasks import HELD_OUT, TASKS
+from protolith.data.spec import RULES, all_tasks
 from protolith.engines.flower.wire import Reply, Request, SiteFacts, hollow_task
 from protolith.engines.messages import sentence, whole
 from protolith.errors import UserError
@@ -69,7 +69,7 @@ class Site:
         """Load the site's images by the rules of the task: one of ours, or images of one's own."""
         if not self.data.is_dir():
             raise UserError(f"site '{self.name}': the folder of images '{self.data}' does not exist.")
-        if task in TASKS or parquet.find_domain(self.data, self.name):
+        if task in all_tasks() or parquet.find_domain(self.data, self.name):
             return self._load_found(classes, size)
         own = load_own(self._as_task(), size, self.state / "decoded", silent, skip_bad)
         if classes in ((), own.classes):
@@ -109,7 +109,10 @@ class Site:
         if task is None or task.classes != names:
             domain = found.read(names, size, silent)
             named = Domain(self.name, domain.train, domain.test)
-            notes = (*found.notes, *(() if found.given else (f"{self.name}: no test part was found, so {HELD_OUT}",)))
+            notes = (
+                *found.notes,
+                *(() if found.given else (f"{self.name}: no test part was found, so {RULES['by-position']}",)),
+            )
             task = decoded.write(path, Task(self.name, names, (named,), notes), fingerprints)
         return task
 

@@ -2,9 +2,7 @@
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
 
 from protolith.data import cache as decoded
 from protolith.data.domain import Domain, Task
@@ -12,109 +10,16 @@ from protolith.data.own import load_own
 from protolith.data.sources import classic, folder, parquet
 from protolith.data.sources.decode import resized
 from protolith.data.sources.found import Found, Progress, listed, plain, silent
-from protolith.data.sources.hub import HubSource, HubUnavailable, download
+from protolith.data.sources.hub import HubUnavailable, download
 from protolith.data.sources.hub import domain as hub_domain
 from protolith.data.sources.manifest import is_manifest
+from protolith.data.spec import RULES, HubSource, TaskSpec, all_tasks
 from protolith.errors import UserError, unknown
 from protolith.records import BadRecord
 
 SIZES = (8, 512)
 ALIASES = {"syn": ("syntheticdigits",)}  # other folder names, as `plain` writes them
-HELD_OUT = "of each ten images in class and file order the last two are the test part"
 
-
-@dataclass(frozen=True)
-class TaskSpec:
-    """What a named task is, and where its domains may come from.
-
-    `split` is "official" (the authors' parts) or "mod10" (position mod 10 in {8, 9} is test).
-    """
-
-    name: str
-    domains: tuple[str, ...]
-    classes: tuple[str, ...]
-    description: str
-    licence: str
-    origin: str
-    split: Literal["official", "mod10"] = "official"
-    size: int = 32
-    hub: Mapping[str, HubSource] = field(default_factory=dict)
-
-
-_MNIST = HubSource("ylecun/mnist", folder="mnist")
-_USPS = HubSource("flwrlabs/usps")
-_SVHN = HubSource("ufldl-stanford/svhn", folder="cropped_digits")
-_MNISTM = HubSource("Mike0307/MNIST-M")
-_PACS = HubSource("flwrlabs/pacs", revision="394113073258ead631f617d2e13bb377c0715c4b")
-
-_DIGITS_LICENCE = (
-    "MNIST: CC BY-SA 3.0; USPS: none stated, research use; SVHN: non-commercial use only; SYN: see its Kaggle page"
-)
-_DIGITS_ORIGIN = (
-    "MNIST (LeCun et al. 1998), USPS (Hull 1994), SVHN cropped digits (Netzer et al. 2011), "
-    "SYN (Roy et al. 2018; Kaggle prasunroy/synthetic-digits)"
-)
-
-_SPECS = (
-    TaskSpec(
-        name="mini",
-        domains=("pen", "photo", "print", "street"),
-        classes=tuple("0123456789"),
-        description="embedded: ten digits in four looks, written and drawn; no download",
-        licence="handwriting: UCI optical digits, CC BY 4.0, from scikit-learn; the rest is drawn here",
-        origin="scikit-learn's digits and photographs, and fonts that installed packages ship",
-    ),
-    TaskSpec(
-        name="digits",
-        domains=("mnist", "usps", "svhn", "syn"),
-        classes=tuple("0123456789"),
-        description="ten digits: handwriting, post codes, house numbers, synthetic",
-        licence=_DIGITS_LICENCE,
-        origin=_DIGITS_ORIGIN,
-        hub={"mnist": _MNIST, "usps": _USPS, "svhn": _SVHN},
-    ),
-    TaskSpec(
-        name="digit5",
-        domains=("mnist", "usps", "svhn", "syn", "mnistm"),
-        classes=tuple("0123456789"),
-        description="ten digits in five looks: digits and MNIST-M",
-        licence=f"{_DIGITS_LICENCE}; MNIST-M: made from MNIST and BSDS500, research use",
-        origin=f"{_DIGITS_ORIGIN}, MNIST-M (Ganin et al. 2016)",
-        hub={"mnist": _MNIST, "usps": _USPS, "svhn": _SVHN, "mnistm": _MNISTM},
-    ),
-    TaskSpec(
-        name="office10",
-        domains=("caltech", "amazon", "webcam", "dslr"),
-        classes=(
-            "back_pack",
-            "bike",
-            "calculator",
-            "headphones",
-            "keyboard",
-            "laptop_computer",
-            "monitor",
-            "mouse",
-            "mug",
-            "projector",
-        ),
-        description="Office-Caltech10: ten objects from a catalogue, a web search and two cameras",
-        licence="none stated, research use",
-        origin="Gong et al. 2012, from Office-31 (Saenko et al. 2010) and Caltech-256 (Griffin et al. 2007)",
-        split="mod10",
-    ),
-    TaskSpec(
-        name="pacs",
-        domains=("photo", "art_painting", "cartoon", "sketch"),
-        classes=("dog", "elephant", "giraffe", "guitar", "horse", "house", "person"),
-        description="PACS: seven objects as photographs, paintings, cartoons and sketches",
-        licence="none stated, research use",
-        origin="Li et al. 2017, Deeper, Broader and Artier Domain Generalization",
-        split="mod10",
-        hub=dict.fromkeys(("photo", "art_painting", "cartoon", "sketch"), _PACS),
-    ),
-)
-
-TASKS: dict[str, TaskSpec] = {spec.name: spec for spec in _SPECS}
 
 Place = Found | HubSource | None
 
@@ -135,12 +40,11 @@ def load_task(
     if size is not None and not SIZES[0] <= size <= SIZES[1]:
         raise UserError(f"size must be from {SIZES[0]} to {SIZES[1]} pixels, not {size}.")
     store, say = decoded.folder(cache), progress or silent
-    if name not in TASKS:
+    if (spec := all_tasks().get(name)) is None:
         return load_own(folder_of(name), size or 32, store, say, skip_bad)
     if Path(name).is_dir():
         say(f"'{name}' is a task of that name; for the folder of that name write ./{name}")
-    spec = TASKS[name]
-    if name == "mini":
+    if "mini" in spec.drawn.values():
         return _load_mini(spec, size or spec.size, store, say)
     return _load_named(spec, data_folder(data), size or spec.size, store, say)
 
@@ -177,8 +81,8 @@ def folder_of(name: str) -> Path:
     if is_manifest(path):
         raise UserError(f"the manifest '{name}' does not exist.")
     if path.name != name or name in (".", ".."):
-        raise UserError(f"the folder '{name}' does not exist; a task is a folder or one of {', '.join(TASKS)}.")
-    raise unknown("task", name, [*TASKS, "any folder of domain/class/image or manifest"])
+        raise UserError(f"the folder '{name}' does not exist; a task is a folder or one of {', '.join(all_tasks())}.")
+    raise unknown("task", name, [*all_tasks(), "any folder of domain/class/image or manifest"])
 
 
 def locate(spec: TaskSpec, data: Path | None, size: int, store: Path) -> dict[str, Place]:
@@ -187,7 +91,7 @@ def locate(spec: TaskSpec, data: Path | None, size: int, store: Path) -> dict[st
     for domain in spec.domains:
         place: Place = in_folder(data, spec.name, domain) if data else None
         place = place or _in_cache(spec, domain, size, store) or spec.hub.get(domain)
-        places[domain] = place or (_rendered() if domain == "syn" else None)
+        places[domain] = place or (_rendered() if domain in spec.drawn else None)
     return places
 
 
@@ -246,7 +150,7 @@ def _in_cache(spec: TaskSpec, domain: str, size: int, store: Path) -> Found | No
                 return read_task_file(path).by_name[domain]
 
             notes = tuple(note for note in header.notes if note.startswith(f"{domain}:"))
-            given = spec.split == "official"  # whether it was another way is among the notes
+            given = spec.split == "given"  # whether it was another way is among the notes
             return Found(domain, header.fingerprints[domain], f"decoded: {path}", read, given, notes=notes)
     return None
 
@@ -294,10 +198,10 @@ def _fetched(spec: TaskSpec, places: Mapping[str, Place], data: Path | None, pro
 
 
 def _notes(spec: TaskSpec, source: Found) -> tuple[str, ...]:
-    if spec.split == "official" and not source.given:
-        return (*source.notes, f"{source.domain}: no test part was found, so {HELD_OUT}")
-    if spec.split == "mod10" and source.given:
-        return (*source.notes, f"{source.domain}: divided as its files are, not by position mod 10")
+    if spec.split == "given" and not source.given:
+        return (*source.notes, f"{source.domain}: no test part was found, so {RULES[spec.rule]}")
+    if spec.split != "given" and source.given:
+        return (*source.notes, f"{source.domain}: divided as its files are, not {spec.split.replace('-', ' ')}")
     return source.notes
 
 
@@ -305,7 +209,7 @@ def _absent(spec: TaskSpec, missing: list[str], data: Path | None, reason: str) 
     place = str(data) if data else "DIR"
     own = [classic.EXPECTED[domain] for domain in missing if domain in classic.EXPECTED]
     layouts = [f"{domain}/*.parquet" for domain in missing] + own + [f"{missing[0]}/<class>/<image>"]
-    if spec.split == "mod10":
+    if spec.split != "given":
         layouts.insert(0, f"{spec.name}/*.parquet with a 'domain' column")
     hub = f"the Hugging Face hub did not help ({reason})" if reason else "no hub repository is known for it"
     how = "there" if data else "in a directory DIR given by --data or PROTOLITH_DATA"
