@@ -86,18 +86,15 @@ def task_info(name: str, *, data: Path | None = None, size: int | None = None, c
     """Say what a task is and where its domains are, without loading, drawing or downloading anything."""
     if (spec := all_tasks().get(name)) is None:
         return _folder_info(folder_of(name))
-    if "mini" in spec.drawn.values():
-        places = tuple(DomainPlace(domain, True, "embedded") for domain in spec.domains)
-    else:
-        places = _places(spec, data_folder(data), size or spec.size, decoded.folder(cache))
+    places = _places(spec, data_folder(data), size or spec.size, decoded.folder(cache))
     return TaskInfo(name, spec.description, spec.licence, spec.origin, spec.classes, RULES[spec.split], places)
 
 
 def _folder_info(path: Path) -> TaskInfo:
     found = list_own(path)
-    given = all(settled(found.of(site))[1] for site in found.sites)
+    given = all(settled(found.of(site))[1] for site in found.domains)
     split = RULES["given" if given else "by-class"]
-    places = tuple(DomainPlace(site, True, str(path)) for site in found.sites)
+    places = tuple(DomainPlace(site, True, str(path)) for site in found.domains)
     return TaskInfo(found.name, "images of your own", "yours", str(path), found.classes, split, places)
 
 

@@ -127,7 +127,7 @@ def test_a_task_comes_from_the_hub_and_then_from_the_cache(fake_hub, spec, tmp_p
     assert (len(scans.train), len(scans.test)) == (60, 20)
     assert scans.train.labels[:5].tolist() == load_digits().target[:5].tolist()
     assert "someone/digits: fetching from the Hugging Face hub" in said
-    assert "scans train: 60 of 60 images" in said
+    assert "scans: 80 of 80 images" in said
     assert not [request for request in fake_hub.asked if "README" in request or "extra" in request]
     fake_hub.asked.clear()
     again = load_task("hubtask", cache=tmp_path / "cache")

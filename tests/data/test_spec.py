@@ -64,6 +64,7 @@ def test_a_task_from_outside_is_one_file(file, tmp_path):
             write_images(tmp_path / "data" / domain / name, 5)
     task = load_task("pets", data=tmp_path / "data", cache=tmp_path / "cache")
     assert task.size == 16 and task.classes == ("cat", "dog")
+    assert [domain.test.counts(2) for domain in task.domains] == [[1, 1], [1, 1]]  # a fifth of each class
     config = resolve([{"task": "pets", "method": "fpl"}])
     assert (config.rounds, config.size, config.protocol.name, config.params["tau"]) == (7, 16, "equal", 0.5)
     assert resolve([{"task": "pets", "protocol": {"name": "shift"}}]).rounds == 9

@@ -8,7 +8,9 @@ from PIL import Image
 from test_sources import scans, write_images, write_parquet
 
 from protolith.data import inspect, tasks
+from protolith.data.reading import read_found
 from protolith.data.sources import hub
+from protolith.data.sources.found import silent
 from protolith.data.spec import RULES, all_tasks
 from protolith.data.tasks import in_folder, load_task, read_task_file
 from protolith.errors import UserError
@@ -281,7 +283,8 @@ def test_task_info_says_what_is_here(office, tmp_path):
 )
 def test_real_counts(shared_data, task, domain, train, test):
     found = in_folder(shared_data, task, domain)
-    read = found.read(all_tasks()[task].classes, 8 if domain == "mnist" else 32, lambda _: None)
+    spec = all_tasks()[task]
+    read = read_found(found, spec.classes, 8 if domain == "mnist" else 32, spec.rule, silent)
     assert (len(read.train), len(read.test)) == (train, test)
     classes = len(all_tasks()[task].classes)
     assert min(read.train.counts(classes)) > 0 and min(read.test.counts(classes)) > 0

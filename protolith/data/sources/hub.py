@@ -5,7 +5,7 @@ from pathlib import Path
 
 from protolith.data.sources import parquet
 from protolith.data.sources.found import Found, Progress
-from protolith.data.spec import HubSource
+from protolith.data.spec import Columns, HubSource
 
 
 class HubUnavailable(Exception):
@@ -35,9 +35,9 @@ def download(source: HubSource, progress: Progress) -> list[Path]:
     return files
 
 
-def domain(source: HubSource, name: str, files: list[Path]) -> Found:
+def domain(source: HubSource, name: str, files: list[Path], columns: Columns) -> Found:
     """Describe one domain in downloaded files."""
-    return parquet.from_files(files, name, source.address, source.address)
+    return parquet.from_files(files, name, source.address, source.address, columns)
 
 
 def _first_line(error: Exception) -> str:

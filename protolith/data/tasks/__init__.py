@@ -4,16 +4,20 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+import torch
+
 from protolith.data import cache as decoded
-from protolith.data.domain import Domain, Task
-from protolith.data.own import load_own
+from protolith.data import drawn
+from protolith.data.domain import Domain, Split, Task
+from protolith.data.own import list_own, load_own
+from protolith.data.reading import read_found
 from protolith.data.sources import classic, folder, parquet
-from protolith.data.sources.decode import resized
-from protolith.data.sources.found import Found, Progress, listed, plain, silent
+from protolith.data.sources.found import Found, Progress, decoded_rows, listed, plain, silent
 from protolith.data.sources.hub import HubUnavailable, download
 from protolith.data.sources.hub import domain as hub_domain
+from protolith.data.sources.inventory import Row
 from protolith.data.sources.manifest import is_manifest
-from protolith.data.spec import RULES, HubSource, TaskSpec, all_tasks
+from protolith.data.spec import RULES, Columns, HubSource, Rule, TaskSpec, all_tasks
 from protolith.errors import UserError, unknown
 from protolith.records import BadRecord
 
@@ -21,6 +25,7 @@ SIZES = (8, 512)
 ALIASES = {"syn": ("syntheticdigits",)}  # other folder names, as `plain` writes them
 
 
+COLUMNS = Columns()
 Place = Found | HubSource | None
 
 
@@ -41,11 +46,9 @@ def load_task(
         raise UserError(f"size must be from {SIZES[0]} to {SIZES[1]} pixels, not {size}.")
     store, say = decoded.folder(cache), progress or silent
     if (spec := all_tasks().get(name)) is None:
-        return load_own(folder_of(name), size or 32, store, say, skip_bad)
+        return load_own(list_own(folder_of(name)), size or 32, store, say, skip_bad)
     if Path(name).is_dir():
         say(f"'{name}' is a task of that name; for the folder of that name write ./{name}")
-    if "mini" in spec.drawn.values():
-        return _load_mini(spec, size or spec.size, store, say)
     return _load_named(spec, data_folder(data), size or spec.size, store, say)
 
 
@@ -89,23 +92,64 @@ def locate(spec: TaskSpec, data: Path | None, size: int, store: Path) -> dict[st
     """Say for each domain where it would come from, without the network; None when nowhere is known."""
     places: dict[str, Place] = {}
     for domain in spec.domains:
-        place: Place = in_folder(data, spec.name, domain) if data else None
+        by = spec.drawn.get(domain)
+        place: Place = drawn.find(by, domain, size) if by and not drawn.stands_in(by) else None
+        place = place or (in_folder(data, spec.name, domain, spec.columns) if data else None)
         place = place or _in_cache(spec, domain, size, store) or spec.hub.get(domain)
-        places[domain] = place or (_rendered() if domain in spec.drawn else None)
+        places[domain] = place or (drawn.find(by, domain, size) if by else None)
     return places
 
 
-def in_folder(data: Path, task: str, domain: str) -> Found | None:
+def in_folder(data: Path, task: str, domain: str, columns: Columns = COLUMNS) -> Found | None:
     """Find a domain in a directory of data, in any of the layouts."""
     names = {plain(domain), *ALIASES.get(domain, ())}
     inside = [*folder.subfolders(data), *folder.subfolders(data / task)]
     for place in inside:
-        if plain(place.name) in names:
-            found = parquet.find_domain(place, domain) or classic.find(place, domain) or folder.find(place, domain)
-            if found:
-                return found
-    shared = parquet.find_shared(data / task, domain) or parquet.find_shared(data, domain)
+        if plain(place.name) in names and (found := alone(place, domain, columns)):
+            return found
+    shared = parquet.find_shared(data / task, domain, columns) or parquet.find_shared(data, domain, columns)
     return shared or classic.find(data, domain)
+
+
+def alone(place: Path, domain: str, columns: Columns = COLUMNS) -> Found | None:
+    """Find a domain in a folder of its own."""
+    found = parquet.find_domain(place, domain, columns) or classic.find(place, domain)
+    return found or folder.find(place, domain)
+
+
+def load_site(
+    name: str, place: Path, task: str, classes: tuple[str, ...], size: int, store: Path, skip_bad: bool = False
+) -> Task:
+    """Load the one domain that a real site has, by the rules of the task: a named one, or images of one's own."""
+    spec = all_tasks().get(task)
+    if spec is None and not parquet.find_domain(place, name):
+        own = load_own(folder.read_domain(place, name), size, store, silent, skip_bad)
+        if strange := [label for label in own.classes if label not in (classes or own.classes)]:
+            raise UserError(f"site '{name}' has classes that the run does not know: {', '.join(strange)}.")
+        return own if classes in ((), own.classes) else _renumbered(own, classes)
+    found = alone(place, name, spec.columns if spec else COLUMNS)
+    if found is None:
+        raise UserError(f"site '{name}': '{place}' holds no images (class/image, or parquet files).")
+    if not (names := classes or tuple(sorted(found.classes or ()))):
+        raise UserError(f"site '{name}': the files in '{place}' do not name their classes.")
+    path = decoded.file_for(store, f"site-{name}", size, {name: found.fingerprint})
+    if (task_there := decoded.read_if_good(path, silent)) and task_there.classes == names:
+        return task_there
+    rule: Rule = spec.rule if spec else "by-position"
+    domain = read_found(found, names, size, rule, silent)
+    held_out = () if found.given else (f"{name}: no test part was found, so {RULES[rule]}",)
+    named = Task(name, names, (Domain(name, domain.train, domain.test),), (*found.notes, *held_out))
+    return decoded.write(path, named, {name: found.fingerprint})
+
+
+def _renumbered(task: Task, classes: tuple[str, ...]) -> Task:
+    """The same images with their labels counted by other classes."""
+    index = torch.tensor([classes.index(name) for name in task.classes])
+    domains = (
+        Domain(domain.name, *(Split(part.images, index[part.labels]) for part in (domain.train, domain.test)))
+        for domain in task.domains
+    )
+    return Task(task.name, classes, tuple(domains), task.notes)
 
 
 def _load_named(spec: TaskSpec, data: Path | None, size: int, store: Path, progress: Progress) -> Task:
@@ -115,62 +159,34 @@ def _load_named(spec: TaskSpec, data: Path | None, size: int, store: Path, progr
     fingerprints = {
         place.domain if isinstance(place, Found) else domain: _fingerprint(place) for domain, place in places.items()
     }
-    path = decoded.file_for(store, spec.name, size, fingerprints)
-    if task := decoded.read_if_good(path, progress):
+    path = decoded.file_for(store, spec.name, size, fingerprints | _said(spec))
+    if (task := decoded.read_if_good(path, progress)) and task.classes == spec.classes:
         return task
     found = _fetched(spec, places, data, progress)
-    domains = tuple(source.read(spec.classes, size, progress) for source in found)
+    domains = tuple(read_found(source, spec.classes, size, spec.rule, progress) for source in found)
     notes = tuple(note for source in found for note in _notes(spec, source))
-    return decoded.write(path, Task(spec.name, spec.classes, domains, notes), fingerprints)
+    return decoded.write(path, Task(spec.name, spec.classes, domains, notes), fingerprints | _said(spec))
 
 
-def _load_mini(spec: TaskSpec, size: int, store: Path, progress: Progress) -> Task:
-    from protolith.data.drawn import mini
-
-    fingerprints = {"mini": f"mini {mini.VERSION}"}
-    path = decoded.file_for(store, spec.name, size, fingerprints)
-    if task := decoded.read_if_good(path, progress):
-        return task
-    progress("mini: drawing the images")
-    classes, domains = mini.build()
-    sized = tuple(_resized(domain, size) for domain in domains)
-    return decoded.write(path, Task(spec.name, classes, sized), fingerprints)
-
-
-def _resized(domain: Domain, size: int) -> Domain:
-    parts = (type(part)(resized(part.images, size), part.labels) for part in (domain.train, domain.test))
-    return Domain(domain.name, *parts)
+def _said(spec: TaskSpec) -> dict[str, str]:
+    """What else decides on the images: as a fingerprint without a domain, where it is not the usual."""
+    by_class = ["by-class"] * (spec.rule == "by-class")
+    columns = [spec.columns.model_dump_json()] * (spec.columns != COLUMNS)
+    return {"": " ".join(by_class + columns)} if by_class or columns else {}
 
 
 def _in_cache(spec: TaskSpec, domain: str, size: int, store: Path) -> Found | None:
     for path, header in decoded.candidates(store, spec.name, size):
-        if domain in header.domains and header.classes == spec.classes:
+        alike = header.classes == spec.classes and header.fingerprints.get("", "") == _said(spec).get("", "")
+        if domain in header.domains and alike:
 
-            def read(classes: tuple[str, ...], size: int, progress: Progress, path: Path = path) -> Domain:
-                return read_task_file(path).by_name[domain]
+            def rows(classes: tuple[str, ...], path: Path = path) -> list[Row]:
+                return decoded_rows(read_task_file(path).by_name[domain], classes)
 
             notes = tuple(note for note in header.notes if note.startswith(f"{domain}:"))
             given = spec.split == "given"  # whether it was another way is among the notes
-            return Found(domain, header.fingerprints[domain], f"decoded: {path}", read, given, notes=notes)
+            return Found(domain, header.fingerprints[domain], f"decoded: {path}", rows, given, notes=notes)
     return None
-
-
-def _rendered() -> Found:
-    from protolith.data.drawn import syn
-
-    def read(classes: tuple[str, ...], size: int, progress: Progress) -> Domain:
-        progress("syn*: drawing the images")
-        return syn.render(size)
-
-    note = "syn*: drawn by Protolith, because the SYN data set (Roy et al. 2018) was not found"
-    return Found(
-        "syn*",
-        f"syn {syn.VERSION}",
-        "drawn by Protolith (the real SYN was not found)",
-        read,
-        True,
-        notes=(note,),
-    )
 
 
 def _fingerprint(place: Place) -> str:
@@ -191,7 +207,7 @@ def _fetched(spec: TaskSpec, places: Mapping[str, Place], data: Path | None, pro
     if missing := [domain for domain, place in places.items() if place in failed]:
         raise _absent(spec, missing, data, next(iter(failed.values())))
     return [
-        hub_domain(place, domain, files[place]) if isinstance(place, HubSource) else place
+        hub_domain(place, domain, files[place], spec.columns) if isinstance(place, HubSource) else place
         for domain, place in places.items()
         if place is not None
     ]
