@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from protolith.data.protocols import partition_of
 from protolith.experiments.sweep import PLACE
 from protolith.methods.registry import get_method, method_names
 from protolith.runs.config import RunConfig
@@ -39,8 +40,7 @@ def _setting(config: RunConfig, tasks: Iterable[str]) -> str:
     """Task and protocol; a folder by its name, unless two have the same."""
     name = Path(config.task).name
     task = name if sum(Path(other).name == name for other in tasks) == 1 else config.task
-    unseen = f" {config.protocol.unseen}" if config.protocol.name == "unseen" else ""
-    return f"{task}, {config.protocol.name}{unseen}"
+    return f"{task}, {config.protocol.name} {partition_of(config.protocol).tests.only or ''}".rstrip()
 
 
 def _variants(members: Sequence[Member]) -> Group:
