@@ -1,7 +1,7 @@
 """Who holds what and what is tested, as a value made of parts; the protocols are named ones (`protocols.py`)."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -27,60 +27,7 @@ class Hand:
     rng: torch.Generator
 
 
-# Clients by domain where the user says none: from the domains, and from what the task usually has.
-Who = Callable[[Sequence[str], Mapping[str, int]], Mapping[str, int]]
 Deal = Callable[[Hand], list[Tensor]]  # rows by client
-
-
-@dataclass(frozen=True)
-class Tests:
-    """What is tested: every domain or only one, on its test part or on all its images, or a part of each client's."""
-
-    __test__ = False  # not one of pytest's
-
-    eval: Literal["test", "all"] = "test"
-    only: str | None = None  # the domain that nobody holds
-    own: float = 0.0  # of a client's images its own models are tested on; no domain is tested then
-
-    def of_domain(self, domain: Domain, name: str) -> Tensor | None:
-        """The rows of a domain that are tested, if any."""
-        if self.own or self.only not in (None, name):
-            return None
-        start = 0 if self.eval == "all" else len(domain.train)
-        return torch.arange(start, len(domain.train) + len(domain.test))
-
-    def of_client(self, rows: Tensor) -> tuple[Tensor, Tensor | None]:
-        """What a client trains on, and what it keeps back to be tested on."""
-        cut = max(1, round(len(rows) * self.own)) if self.own else 0
-        return rows[cut:], rows[:cut].sort().values if cut else None
-
-
-@dataclass(frozen=True)
-class Partition:
-    """Who holds what, and what is tested."""
-
-    who: Who
-    deal: Deal
-    tests: Tests
-
-    def held(self, domain: Domain) -> Tensor:
-        """The labels of what a domain's clients hold: its training images, or all where they test themselves."""
-        return torch.cat([domain.train.labels, domain.test.labels]) if self.tests.own else domain.train.labels
-
-
-def one_each(domains: Sequence[str], usual: Mapping[str, int]) -> Mapping[str, int]:
-    """One client for each domain."""
-    return dict.fromkeys(domains, 1)
-
-
-def all_but(unseen: str) -> Who:
-    """One client for each domain but one."""
-    return lambda domains, usual: {name: int(name != unseen) for name in domains}
-
-
-def usually(otherwise: int) -> Who:
-    """What the task says, and the same number everywhere where it says nothing about these domains."""
-    return lambda domains, usual: usual if usual and usual.keys() <= set(domains) else dict.fromkeys(domains, otherwise)
 
 
 def in_turn(hand: Hand) -> list[Tensor]:
@@ -144,6 +91,34 @@ def skewed(alpha: float) -> Deal:
         )
 
     return deal
+
+
+@dataclass(frozen=True)
+class Partition:
+    """Who holds what, and what is tested."""
+
+    each: int = 1  # clients of a domain where nothing else is said
+    usual: bool = False  # whether an allocation that the user or the task names comes before that
+    deal: Deal = in_turn  # how the clients of a domain share its images
+    unseen: str | None = None  # the domain that nobody holds and that alone is tested
+    own: float = 0.0  # part of a client's images that its own models are tested on; no domain is tested then
+    eval: Literal["test", "all"] = "test"  # what is tested of a domain
+
+    def held(self, domain: Domain) -> Tensor:
+        """The labels of what a domain's clients hold: its training images, or all where they test themselves."""
+        return torch.cat([domain.train.labels, domain.test.labels]) if self.own else domain.train.labels
+
+    def of_domain(self, domain: Domain, name: str) -> Tensor | None:
+        """The rows of a domain that are tested, if any."""
+        if self.own or self.unseen not in (None, name):
+            return None
+        start = 0 if self.eval == "all" else len(domain.train)
+        return torch.arange(start, len(domain.train) + len(domain.test))
+
+    def of_client(self, rows: Tensor) -> tuple[Tensor, Tensor | None]:
+        """What a client trains on, and what it keeps back to be tested on."""
+        cut = max(1, round(len(rows) * self.own)) if self.own else 0
+        return rows[cut:], rows[:cut].sort().values if cut else None
 
 
 def amount_of(samples: float, domain: str, total: int) -> int:

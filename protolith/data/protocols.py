@@ -1,7 +1,6 @@
 """Protocols: the named partitions with their settings, and the clients that come of them."""
 
 import math
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Literal
@@ -11,19 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
 from protolith.data.domain import Domain, Split, Task
-from protolith.data.partition import (
-    Hand,
-    Partition,
-    Tests,
-    Who,
-    all_but,
-    amount_of,
-    in_turn,
-    one_each,
-    repaired,
-    skewed,
-    usually,
-)
+from protolith.data.partition import Hand, Partition, amount_of, in_turn, repaired, skewed
 from protolith.data.spec import all_tasks
 from protolith.errors import UserError, unknown
 from protolith.seeds import generator
@@ -141,14 +128,12 @@ def partition_of(protocol: Protocol) -> Partition:
             "protocol.skew and protocol.repair: one takes classes away, the other gives them back; leave one out."
         )
     deal = skewed(protocol.skew) if protocol.skew else repaired if protocol.repair else in_turn
-    on_domains = Tests(protocol.eval)
-    few, more = (_named(protocol.allocation) if protocol.allocation else usually(count) for count in (1, 2))
     named = {
-        "shift": Partition(few, deal, on_domains),
-        "equal": Partition(more, deal, on_domains),
-        "sites": Partition(one_each, deal, on_domains),
-        "unseen": Partition(all_but(protocol.unseen), deal, Tests(protocol.eval, only=protocol.unseen)),
-        "local": Partition(few, in_turn if deal is repaired else deal, Tests(own=protocol.local_test)),
+        "shift": Partition(usual=True, deal=deal, eval=protocol.eval),
+        "equal": Partition(each=2, usual=True, deal=deal, eval=protocol.eval),
+        "sites": Partition(deal=deal, eval=protocol.eval),
+        "unseen": Partition(deal=deal, eval=protocol.eval, unseen=protocol.unseen),
+        "local": Partition(usual=True, deal=in_turn if deal is repaired else deal, own=protocol.local_test),
     }
     return named[protocol.name]
 
@@ -162,12 +147,11 @@ def complete(protocol: Protocol, task: Task) -> Protocol:
     """Fill in what the protocol leaves to the task: clients by domain and samples by domain."""
     names = [plain_name(domain.name) for domain in task.domains]
     partition = partition_of(protocol)
-    only = partition.tests.only
-    if only == "":
+    if partition.unseen == "":
         raise UserError(f"protocol unseen: which domain? Write --set unseen=NAME, one of {', '.join(names)}.")
-    if only is not None and only not in names:
-        raise unknown("domain in protocol.unseen", only, names)
-    clients = protocol.clients or dict(partition.who(names, _usual(protocol.name, task.name)))
+    if partition.unseen is not None and partition.unseen not in names:
+        raise unknown("domain in protocol.unseen", partition.unseen, names)
+    clients = _clients(protocol, partition, task.name, names)
     for name in clients:
         if name not in names:
             raise unknown("domain in protocol.clients", name, names)
@@ -180,22 +164,21 @@ def complete(protocol: Protocol, task: Task) -> Protocol:
     return protocol.model_copy(update={"clients": clients, "samples": {**whole, **by_domain}})
 
 
-def _usual(protocol: str, task: str) -> dict[str, int]:
-    """The clients by domain that a named task has under a protocol."""
-    spec = all_tasks().get(task)
-    return spec.allocations.get(spec.usual.get(protocol, ""), {}) if spec else {}
-
-
-def _named(allocation: str) -> Who:
-    """The clients by domain of a named allocation, whatever the task."""
-
-    def who(domains: Sequence[str], usual: Mapping[str, int]) -> Mapping[str, int]:
-        known = {name: clients for spec in all_tasks().values() for name, clients in spec.allocations.items()}
-        if allocation not in known:
-            raise unknown("allocation in protocol.allocation", allocation, known)
-        return known[allocation]
-
-    return who
+def _clients(protocol: Protocol, partition: Partition, task: str, names: list[str]) -> dict[str, int]:
+    """Clients by domain: the user's own, an allocation that the user or the task names, or the same number each."""
+    tasks = all_tasks()
+    if protocol.clients:
+        return protocol.clients
+    if partition.usual and protocol.allocation:
+        known = {name: clients for spec in tasks.values() for name, clients in spec.allocations.items()}
+        if protocol.allocation not in known:
+            raise unknown("allocation in protocol.allocation", protocol.allocation, known)
+        return dict(known[protocol.allocation])
+    spec = tasks.get(task)
+    usual = spec.allocations.get(spec.usual.get(protocol.name, "")) if spec and partition.usual else None
+    if usual and usual.keys() <= set(names):
+        return dict(usual)
+    return {name: partition.each * (name != partition.unseen) for name in names}
 
 
 def allocate(task: Task, protocol: Protocol, seed: int) -> Allocation:
@@ -247,11 +230,12 @@ def _allocate_domain(
     domain: Domain, classes: int, protocol: Protocol, seed: int, first_id: int
 ) -> tuple[list[Client], list[TestSet]]:
     name, partition = plain_name(domain.name), partition_of(protocol)
+    names = [f"{domain.name}-{index + 1}" for index in range(protocol.clients.get(name, 0))]
     clients: list[Client] = []
     tests: list[TestSet] = []
-    for client_name, held in _dealt(domain, name, classes, protocol, partition, seed).items():
+    for client_name, held in zip(names, _dealt(domain, name, names, classes, protocol, seed), strict=True):
         client = len(clients) + first_id
-        rows, aside = partition.tests.of_client(held)
+        rows, aside = partition.of_client(held)
         if aside is not None:
             tests.append(TestSet(client_name, domain.name, aside, client))
         if len(rows) == 0:
@@ -259,23 +243,20 @@ def _allocate_domain(
                 f"client {client_name} would have no training image: raise protocol.samples for domain {name}."
             )
         clients.append(Client(client, client_name, domain.name, rows))
-    if (tested := partition.tests.of_domain(domain, name)) is not None:
+    if (tested := partition.of_domain(domain, name)) is not None:
         tests.append(TestSet(domain.name, domain.name, tested))
     return clients, tests
 
 
-def _dealt(
-    domain: Domain, name: str, classes: int, protocol: Protocol, partition: Partition, seed: int
-) -> dict[str, Tensor]:
+def _dealt(domain: Domain, name: str, clients: list[str], classes: int, protocol: Protocol, seed: int) -> list[Tensor]:
     """The rows of each client of a domain."""
-    clients = [f"{domain.name}-{index + 1}" for index in range(protocol.clients.get(name, 0))]
     if not clients:
-        return {}
-    rng, labels = generator(seed, "allocate", name), partition.held(domain)
+        return []
+    partition, rng = partition_of(protocol), generator(seed, "allocate", name)
+    labels = partition.held(domain)
     order = torch.randperm(len(labels), generator=rng)
     samples = protocol.samples[name] if isinstance(protocol.samples, dict) else protocol.samples
-    hand = Hand(order, labels, classes, clients, amount_of(samples, name, len(labels)), rng)
-    return dict(zip(clients, partition.deal(hand), strict=True))
+    return partition.deal(Hand(order, labels, classes, clients, amount_of(samples, name, len(labels)), rng))
 
 
 def _set_aside(clients: list[Client], part: float) -> tuple[list[Client], list[TestSet]]:

@@ -6,7 +6,7 @@ Ours lie in the folder `tasks` beside this file. One from outside comes from an 
 
 import sys
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import redirect_stdout
 from functools import cache
 from importlib.metadata import entry_points
@@ -154,18 +154,17 @@ def _ours() -> dict[str, TaskSpec]:
 
 @cache
 def _installed() -> dict[str, TaskSpec]:
-    return dict(_of_packages())
-
-
-def _of_packages() -> Iterator[tuple[str, TaskSpec]]:
+    found: dict[str, TaskSpec] = {}
     for point in entry_points(group=ENTRY_POINTS):
+        named = f"the entry point '{point.name}' of {ENTRY_POINTS}"
         try:
             with redirect_stdout(sys.stderr):  # a command's output is its result alone
                 spec = point.load()
         except Exception as error:
-            raise UserError(f"the entry point '{point.name}' of {ENTRY_POINTS} cannot be loaded: {error}.") from error
+            raise UserError(f"{named} cannot be loaded: {error}.") from error
         if not isinstance(spec, TaskSpec):
-            raise UserError(f"the entry point '{point.name}' of {ENTRY_POINTS} is not a protolith TaskSpec.")
+            raise UserError(f"{named} is not a protolith TaskSpec.")
         if spec.name in _ours():
-            raise UserError(f"the entry point '{point.name}' of {ENTRY_POINTS} has the name of a task of ours.")
-        yield spec.name, spec
+            raise UserError(f"{named} has the name of a task of ours, '{spec.name}'.")
+        found[spec.name] = spec
+    return found

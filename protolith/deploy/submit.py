@@ -91,7 +91,7 @@ def _refuse_unsuitable(config: RunConfig) -> None:
         raise UserError("engine = 'flower' takes no plugins: install a package with an entry point at every site.")
     if config.protocol.validation:
         raise UserError("engine = 'flower' tests on the sites' test images only: set protocol.validation to 0.")
-    if partition_of(config.protocol).tests.own:
+    if partition_of(config.protocol).own:
         raise UserError(
             f"protocol '{config.protocol.name}' is not for engine 'flower': shift, equal, unseen or sites are."
         )
@@ -99,7 +99,7 @@ def _refuse_unsuitable(config: RunConfig) -> None:
 
 def _without_unseen(config: RunConfig) -> RunConfig:
     """The site that nobody learns from only tests."""
-    if not (unseen := partition_of(config.protocol).tests.only):
+    if not (unseen := partition_of(config.protocol).unseen):
         return config
     clients = {site: count for site, count in config.protocol.clients.items() if site != unseen}
     return config.model_copy(update={"protocol": config.protocol.model_copy(update={"clients": clients})})

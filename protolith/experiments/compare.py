@@ -40,7 +40,7 @@ def _setting(config: RunConfig, tasks: Iterable[str]) -> str:
     """Task and protocol; a folder by its name, unless two have the same."""
     name = Path(config.task).name
     task = name if sum(Path(other).name == name for other in tasks) == 1 else config.task
-    return f"{task}, {config.protocol.name} {partition_of(config.protocol).tests.only or ''}".rstrip()
+    return f"{task}, {config.protocol.name} {partition_of(config.protocol).unseen or ''}".rstrip()
 
 
 def _variants(members: Sequence[Member]) -> Group:

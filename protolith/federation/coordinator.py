@@ -73,7 +73,7 @@ def _each(first: list[Upload], others: Iterator[Upload]) -> Iterator[Upload]:
 def which_models(setup: Setup, server: Server | type[Server]) -> Literal["global", "trained", "aggregated"]:
     """Settle which models are tested. On the clients' own images it is their own models, as FedCode has it."""
     if setup.tested == "auto":
-        return "trained" if partition_of(setup.protocol).tests.own or server.evaluates == "clients" else "global"
+        return "trained" if partition_of(setup.protocol).own or server.evaluates == "clients" else "global"
     if setup.tested == "global" and server.evaluates == "clients":
         raise UserError(f"tested = 'global': {setup.method} has no global model.")
     return setup.tested

@@ -272,7 +272,7 @@ def _expectation(trained: Trained, unseen: Sequence[RunDirectory]) -> Expectatio
     ours = _compared(trained.config.model_dump())
     for run in unseen:
         config, summary = run.config(), run.summary()
-        if not partition_of(config.protocol).tests.only:
+        if not partition_of(config.protocol).unseen:
             raise UserError(f"--unseen {run.path}: its protocol is '{config.protocol.name}', not 'unseen'.")
         if summary is None:
             raise UserError(f"--unseen {run.path}: the run is not finished.")

@@ -87,6 +87,6 @@ def test_skew_and_repair_exclude_each_other():
 
 
 def test_what_is_tested_is_a_part_and_not_a_name():
-    parts = {name: partition_of(Protocol(name=name, unseen="a")).tests for name in PROTOCOLS}
-    assert {name for name, tests in parts.items() if tests.own} == {"local"}
-    assert {name for name, tests in parts.items() if tests.only} == {"unseen"}
+    parts = {name: partition_of(Protocol(name=name, unseen="a")) for name in PROTOCOLS}
+    assert {name for name, partition in parts.items() if partition.own} == {"local"}
+    assert {name for name, partition in parts.items() if partition.unseen} == {"unseen"}

@@ -1,10 +1,9 @@
 """Domains that are drawn and not read: those of the embedded task `mini`, and `syn*`, which stands in for SYN.
 
-What draws is imported when something is drawn: it needs scikit-learn.
+What draws is imported when it is asked for: a task from files has no use for it.
 """
 
 from protolith.data.sources.found import Found, decoded_rows
-from protolith.data.sources.inventory import Row
 
 STAND_IN = "*"  # ends the name of a domain that stands in for another
 
@@ -16,22 +15,12 @@ def stands_in(drawn: str) -> bool:
 
 def find(drawn: str, domain: str, size: int) -> Found:
     """Describe a domain that is drawn here."""
+    from protolith.data.drawn import mini, syn
+
     if drawn == "mini":
-        return _mini(domain)
-    from protolith.data.drawn import syn
-
-    def rows(classes: tuple[str, ...]) -> list[Row]:
-        return decoded_rows(syn.render(size), classes)
-
+        version = f"mini {mini.VERSION}"
+        return Found(domain, version, "embedded", lambda classes: decoded_rows(mini.draw(domain), classes), True)
     where = "drawn by Protolith (the real SYN was not found)"
     note = "syn*: drawn by Protolith, because the SYN data set (Roy et al. 2018) was not found"
-    return Found(syn.NAME, f"syn {syn.VERSION}", where, rows, True, notes=(note,))
-
-
-def _mini(domain: str) -> Found:
-    from protolith.data.drawn import mini
-
-    def rows(classes: tuple[str, ...]) -> list[Row]:
-        return decoded_rows(mini.draw(domain), classes)
-
-    return Found(domain, f"mini {mini.VERSION}", "embedded", rows, True)
+    version = f"syn {syn.VERSION}"
+    return Found(syn.NAME, version, where, lambda classes: decoded_rows(syn.render(size), classes), True, notes=(note,))

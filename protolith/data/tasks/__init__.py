@@ -132,14 +132,15 @@ def load_site(
         raise UserError(f"site '{name}': '{place}' holds no images (class/image, or parquet files).")
     if not (names := classes or tuple(sorted(found.classes or ()))):
         raise UserError(f"site '{name}': the files in '{place}' do not name their classes.")
-    path = decoded.file_for(store, f"site-{name}", size, {name: found.fingerprint})
+    fingerprints = {name: found.fingerprint} | (_said(spec) if spec else {})
+    path = decoded.file_for(store, f"site-{name}", size, fingerprints)
     if (task_there := decoded.read_if_good(path, silent)) and task_there.classes == names:
         return task_there
     rule: Rule = spec.rule if spec else "by-position"
     domain = read_found(found, names, size, rule, silent)
     held_out = () if found.given else (f"{name}: no test part was found, so {RULES[rule]}",)
     named = Task(name, names, (Domain(name, domain.train, domain.test),), (*found.notes, *held_out))
-    return decoded.write(path, named, {name: found.fingerprint})
+    return decoded.write(path, named, fingerprints)
 
 
 def _renumbered(task: Task, classes: tuple[str, ...]) -> Task:
