@@ -20,7 +20,6 @@ from protolith.errors import UserError
 
 ENTRY_POINTS = "protolith.tasks"  # by which other packages bring tasks of their own
 FOLDER = Path(__file__).parent / "tasks"
-OURS = ("mini", "digits", "digit5", "office10", "pacs")  # in the order in which people read them
 BYTES = 1 << 20  # of a task's file
 NEEDED = ("rounds", "training.epochs", "training.batch", "protocol.name")  # settings without a silent default
 
@@ -149,7 +148,9 @@ def read_task(path: Path) -> TaskSpec:
 
 @cache
 def _ours() -> dict[str, TaskSpec]:
-    return {name: read_task(FOLDER / f"{name}.toml") for name in OURS}
+    first = FOLDER / "mini.toml"  # the one that needs no data
+    others = sorted(path for path in FOLDER.glob("*.toml") if path != first)
+    return {spec.name: spec for spec in map(read_task, [first, *others])}
 
 
 @cache

@@ -6,7 +6,7 @@ import pytest
 from test_sources import write_images
 
 from protolith.data import spec as specs
-from protolith.data.spec import FOLDER, OURS, TaskSpec, all_tasks, read_task, register_task
+from protolith.data.spec import FOLDER, TaskSpec, all_tasks, read_task, register_task
 from protolith.data.tasks import load_task
 from protolith.errors import UserError
 from protolith.methods.registry import load_plugin, plugin_digest
@@ -54,7 +54,7 @@ def file(tmp_path):
 
 
 def test_every_file_of_the_folder_is_a_task_of_ours():
-    assert {path.stem for path in FOLDER.glob("*.toml")} == set(OURS) == {spec.name for spec in specs._ours().values()}
+    assert {path.stem for path in FOLDER.glob("*.toml")} == set(all_tasks()) == set(specs._ours())
 
 
 def test_a_task_from_outside_is_one_file(file, tmp_path):
@@ -93,7 +93,7 @@ def test_a_package_brings_tasks_by_its_entry_point(monkeypatch, file):
     point = EntryPoint("pets", "somewhere:TASK", specs.ENTRY_POINTS)
     monkeypatch.setattr(EntryPoint, "load", lambda _: read_task(file))
     monkeypatch.setattr(specs, "entry_points", lambda group: [point] if group == specs.ENTRY_POINTS else [])
-    assert list(all_tasks()) == [*OURS, "pets"]
+    assert list(all_tasks()) == [*specs._ours(), "pets"]
     specs._installed.cache_clear()
     monkeypatch.setattr(EntryPoint, "load", lambda _: "no task")
     with pytest.raises(UserError, match=r"the entry point 'pets' of protolith\.tasks is not a protolith TaskSpec"):

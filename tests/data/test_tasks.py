@@ -47,7 +47,7 @@ def sizes(task):
 
 
 def test_the_names():
-    assert list(all_tasks()) == ["mini", "digits", "digit5", "office10", "pacs"]
+    assert list(all_tasks()) == ["mini", "digit5", "digits", "office10", "pacs"]
     assert all_tasks()["digit5"].domains == ("mnist", "usps", "svhn", "syn", "mnistm")
     assert all_tasks()["office10"].domains == ("caltech", "amazon", "webcam", "dslr")
     assert all_tasks()["pacs"].domains == ("photo", "art_painting", "cartoon", "sketch")
