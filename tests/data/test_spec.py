@@ -3,7 +3,8 @@
 from importlib.metadata import EntryPoint
 
 import pytest
-from test_sources import write_images
+import torch
+from test_sources import scans, write_images, write_parquet
 
 from protolith.data import spec as specs
 from protolith.data.spec import FOLDER, TaskSpec, all_tasks, read_task, register_task
@@ -130,3 +131,44 @@ def test_nobody_takes_the_name_of_a_task_of_ours(file):
 def test_a_file_that_is_not_there(tmp_path):
     with pytest.raises(UserError, match=r"^the task's file '.*none\.toml' cannot be used: .*No such file"):
         load_plugin(str(tmp_path / "none.toml"))
+
+
+def test_columns_and_the_rule_are_the_tasks_own_and_belong_to_what_is_decoded(file, tmp_path):
+    images, _ = scans(16, 0, 40)
+    kind, place = ["cat", "dog"] * 20, ["park"] * 20 + ["home"] * 20
+    write_parquet(tmp_path / "data" / "pets" / "all.parquet", images, kind, image="picture", label="kind", place=place)
+    columns = '[columns]\nimage = ["picture"]\nlabel = ["kind"]\ndomain = "place"\n'
+    loaded = {}
+    for rule in ("by-class", "by-position"):
+        file.write_text(TEXT.replace("by-class", rule) + columns)
+        load_plugin(str(file))
+        loaded[rule] = load_task("pets", data=tmp_path / "data", cache=tmp_path / "cache")
+        assert load_task("pets", cache=tmp_path / "cache").file == loaded[rule].file  # and found there again
+    assert loaded["by-class"].file != loaded["by-position"].file
+    tests = {rule: task.by_name["home"].test.labels.tolist() for rule, task in loaded.items()}
+    assert tests == {"by-class": [0, 0, 1, 1], "by-position": [0, 0, 1, 1]}
+    assert torch.equal(loaded["by-class"].by_name["park"].train.labels, torch.tensor([0] * 8 + [1] * 8))
+
+
+def test_other_classes_are_decoded_anew(file, tmp_path):
+    for domain in ("park", "home"):
+        for name in ("cat", "dog", "emu"):
+            write_images(tmp_path / "data" / domain / name, 5)
+    file.write_text(TEXT.replace('"dog"]', '"dog", "emu"]'))
+    load_plugin(str(file))
+    assert len(load_task("pets", data=tmp_path / "data", cache=tmp_path / "cache").classes) == 3
+    file.write_text(TEXT.replace('"cat", "dog"]', '"emu", "dog", "cat"]'))
+    load_plugin(str(file))
+    task = load_task("pets", data=tmp_path / "data", cache=tmp_path / "cache")
+    assert task.classes == ("emu", "dog", "cat")
+    assert load_task("pets", cache=tmp_path / "cache").classes == task.classes
+
+
+def test_the_papers_values_of_a_method_and_a_tasks_own_options_meet(file):
+    from protolith.methods.registry import get_method
+    from protolith.runs.defaults import options_for
+
+    load_plugin(str(file))
+    assert options_for("pets", get_method("fpl")) == {"tau": 0.5}
+    assert options_for("pacs", get_method("i2pfl"))["lambda_intra"] == 2.0
+    assert options_for("pets", get_method("fedavg")) == {} == options_for("some/folder", get_method("fpl"))
