@@ -58,7 +58,7 @@ def load_own(found: Inventory, size: int, store: Path, progress: Progress, skip_
     if own.bad and not skip_bad:
         raise _unreadable(own)
     if wrong := faults(own):
-        raise UserError(f"'{printable(str(found.root))}': {wrong[0]}.")
+        raise UserError(f"'{printable(str(found.path))}': {wrong[0]}.")
     return decoded.write(file, Task(own.name, own.classes, own.domains, notes_on(own)), fingerprints)
 
 

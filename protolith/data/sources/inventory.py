@@ -40,7 +40,7 @@ class Inventory:
     """
 
     name: str
-    root: Path
+    path: Path
     rows: tuple[Row, ...]
     notes: tuple[str, ...] = ()
 
@@ -68,19 +68,19 @@ class Inventory:
         return f"rows:{digest.hexdigest()}"
 
 
-def inventory(name: str, root: Path, rows: Iterable[Row], notes: Sequence[str] = ()) -> Inventory:
+def inventory(name: str, path: Path, rows: Iterable[Row], notes: Sequence[str] = ()) -> Inventory:
     """Sort the rows of files; names that cannot be written down are refused."""
     ordered = tuple(sorted(rows, key=lambda row: (row.domain, row.part, row.label, os.fsencode(_file(row)))))
     for kind, names in (("site", {row.domain for row in ordered}), ("class", {row.label for row in ordered})):
         for found in sorted(names):
             if printable(found) != found or any(ord(letter) < 32 for letter in found):
-                raise UserError(f"the {kind} name {printable(found)!r} in '{printable(str(root))}' is not plain UTF-8.")
+                raise UserError(f"the {kind} name {printable(found)!r} in '{printable(str(path))}' is not plain UTF-8.")
             if len(found) > NAME_LENGTH:
                 raise UserError(
-                    f"the {kind} name '{found[:40]}…' in '{printable(str(root))}' has {len(found)} letters, and "
+                    f"the {kind} name '{found[:40]}…' in '{printable(str(path))}' has {len(found)} letters, and "
                     f"{NAME_LENGTH} are allowed."
                 )
-    return Inventory(name, root, ordered, tuple(notes))
+    return Inventory(name, path, ordered, tuple(notes))
 
 
 def settled(rows: Sequence[Row]) -> tuple[list[Row], list[Row], list[Row]]:

@@ -42,7 +42,7 @@ def read_manifest(path: Path) -> Inventory:
     if not rows:
         raise UserError(f"manifest '{printable(str(path))}' lists no image.")
     _complete_parts(path, rows)
-    return inventory(path.stem, root, rows)
+    return inventory(path.stem, path, rows)
 
 
 def _row(path: Path, number: int, cells: Sequence[str], root: Path, inside: str) -> Row:
