@@ -16,7 +16,10 @@ from torch import Tensor
 
 import protolith as pl
 from protolith.data.protocols import Protocol
-from protolith.data.tasks import TASKS, in_folder
+from protolith.data.reading import read_found
+from protolith.data.sources.found import silent
+from protolith.data.spec import all_tasks
+from protolith.data.tasks import in_folder
 from protolith.use.familiarity import FALSE_ALARMS, Familiarity
 from protolith.use.predict import Predictor
 
@@ -37,7 +40,7 @@ def noise(count: int, size: int) -> Tensor:
 def digits(data: Path, domain: str, count: int = 400) -> Tensor:
     found = in_folder(data, "digits", domain)
     assert found is not None
-    return found.read(TASKS["digits"].classes, 32, lambda _: None).test.images[:count]
+    return read_found(found, all_tasks()["digits"].classes, 32, "given", silent).test.images[:count]
 
 
 def measure(data: Path, task_name: str, unseen: str, strange: dict[str, Tensor], rounds: int, width: int) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from protolith.api import Run, check, fit, load, resume
+    from protolith.data.spec import TaskSpec, read_task, register_task
     from protolith.data.tasks import load_task
     from protolith.errors import RunFailed, UserError
     from protolith.evaluation.measures import Measure, register_measure
@@ -22,15 +23,18 @@ __all__ = [
     "Method",
     "Run",
     "RunFailed",
+    "TaskSpec",
     "UserError",
     "__version__",
     "check",
     "fit",
     "load",
     "load_task",
+    "read_task",
     "register_measure",
     "register_method",
     "register_model",
+    "register_task",
     "resume",
 ]
 
@@ -39,14 +43,17 @@ _WHERE = {
     "Method": "protolith.methods.registry",
     "Run": "protolith.api",
     "RunFailed": "protolith.errors",
+    "TaskSpec": "protolith.data.spec",
     "UserError": "protolith.errors",
     "check": "protolith.api",
     "fit": "protolith.api",
     "load": "protolith.api",
     "load_task": "protolith.data.tasks",
+    "read_task": "protolith.data.spec",
     "register_measure": "protolith.evaluation.measures",
     "register_method": "protolith.methods.registry",
     "register_model": "protolith.models",
+    "register_task": "protolith.data.spec",
     "resume": "protolith.api",
 }
 

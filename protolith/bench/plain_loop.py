@@ -24,8 +24,8 @@ from torch.utils.data import DataLoader, Dataset
 from protolith.bench.slow_losses import per_sample
 from protolith.data.domain import MEAN, STD, Split, Task
 from protolith.data.protocols import allocate, select
+from protolith.data.reading import by_position
 from protolith.data.sources import parquet
-from protolith.data.sources.found import held_out
 from protolith.federation.setup import Setup
 from protolith.models import build_model
 
@@ -166,7 +166,8 @@ def stored_files(task: Task, data: str) -> dict[str, list[bytes]]:
     found = {}
     for domain in task.domains:
         files = parquet.stored(Path(data) / task.name, domain.name, task.classes)
-        found[domain.name] = [files[index] for part in held_out(len(files)) for index in part.tolist()]
+        order = torch.argsort(by_position(torch.zeros(len(files))), stable=True)  # training images first
+        found[domain.name] = [files[index] for index in order.tolist()]
     return found
 
 

@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from protolith.cli.options import Plugin
 from protolith.errors import NothingRead
 from protolith.experiments.presets import describe_preset, preset_names
 from protolith.methods import facts
 
 if TYPE_CHECKING:
     from protolith.data.domain import Task
+    from protolith.data.spec import TaskSpec
     from protolith.methods.registry import Method
 
 data = typer.Typer(no_args_is_help=True)
@@ -37,6 +39,9 @@ def _list(methods: "Iterable[facts.Facts | Method]") -> None:
 
 def explain(method: "Method") -> str:
     """Everything about a method, as text."""
+    from protolith.data.spec import all_tasks
+    from protolith.runs.defaults import options_for
+
     lines = [
         f"{method.title}: {method.idea}",
         f"paper      {method.paper}",
@@ -53,19 +58,29 @@ def explain(method: "Method") -> str:
     lines.append("options    set with --set name=value" if fields else "options    none of its own")
     for name, info in fields.items():
         lines.append(f"  {name} = {info.default}: {info.description}")
-        for task, values in method.params.by_task.items():
-            if name in values:
+        for task in all_tasks():
+            if name in (values := options_for(task, method)):
                 lines.append(f"    on {task}: {values[name]}")
     return "\n".join(lines)
 
 
-def tasks() -> None:
+def tasks(plugin: Plugin = None) -> None:
     """List the tasks."""
-    from protolith.data.tasks import TASKS
-
-    for spec in TASKS.values():
+    for spec in _tasks(plugin).values():
         print(f"{spec.name:<10} {', '.join(spec.domains)}: {spec.description}")
     print(f"{'DIR':<10} a folder of site/class/image, or a manifest (.csv, .parquet) with path, label, site and split")
+
+
+def _tasks(plugins: list[str] | None) -> "dict[str, TaskSpec]":
+    """The named tasks, with those of plug-ins."""
+    from protolith.data.spec import all_tasks
+
+    if plugins:
+        from protolith.methods.registry import load_plugin
+
+        for plugin in plugins:
+            load_plugin(plugin)
+    return all_tasks()
 
 
 def settings(
@@ -88,10 +103,13 @@ def presets() -> None:
 
 
 @data.command("info")
-def info(task: Annotated[str, typer.Argument()], data: Directory = None, size: Size = None) -> None:
+def info(
+    task: Annotated[str, typer.Argument()], data: Directory = None, size: Size = None, plugin: Plugin = None
+) -> None:
     """Say what a task is, its licence, where it comes from, and whether it is here."""
     from protolith.data.inspect import task_info
 
+    _tasks(plugin)
     found = task_info(task, data=data, size=size)
     print(f"{found.name}: {found.description}")
     print(f"licence  {found.licence}")
@@ -107,12 +125,13 @@ def check(
     task: Annotated[str, typer.Argument(metavar="TASK|PATH", help="A task, a folder of sites, or a manifest.")],
     data: Directory = None,
     size: Size = None,
+    plugin: Plugin = None,
     json: Annotated[bool, typer.Option("--json", help="Print the result as JSON (for a path).")] = False,
 ) -> None:
     """Count images by site and class; of your own, also find problems and suggest settings with their time."""
-    from protolith.data.tasks import TASKS, load_task
+    from protolith.data.tasks import load_task
 
-    if task not in TASKS:
+    if task not in _tasks(plugin):
         _check_own(task, json)
         return
     _print_counts(load_task(task, data=data, size=size, progress=_say))
@@ -151,12 +170,14 @@ def preview(
     task: Annotated[str, typer.Argument()],
     data: Directory = None,
     size: Size = None,
+    plugin: Plugin = None,
     out: Annotated[Path, typer.Option(help="Where to write the picture.")] = Path("preview.png"),
 ) -> None:
     """Write a contact sheet: some images of every domain and class."""
     from protolith.data.inspect import contact_sheet
     from protolith.data.tasks import load_task
 
+    _tasks(plugin)
     contact_sheet(load_task(task, data=data, size=size, progress=_say), out)
     print(f"wrote {out}")
 

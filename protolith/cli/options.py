@@ -40,7 +40,8 @@ Device = Annotated[str | None, typer.Option(help="auto, cpu, cuda or mps. [defau
 Out = Annotated[Path | None, typer.Option(help="Directory for everything the run produces. [default: runs/<name>]")]
 Config = Annotated[str | None, typer.Option(help="A TOML file with settings, or a preset (see `protolith presets`).")]
 Plugin = Annotated[
-    list[str] | None, typer.Option(help="A module or .py file with a method or model of your own; may be repeated.")
+    list[str] | None,
+    typer.Option(help="A module, .py or .toml file with a method, model or task of your own; may be repeated."),
 ]
 Init = Annotated[Path | None, typer.Option("--init", metavar="FILE", help="Weights to start from, as safetensors.")]
 WithBaselines = Annotated[

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from protolith.data.tasks import TASKS
+from protolith.data.spec import all_tasks
 from protolith.errors import UserError
 from protolith.experiments.presets import read_settings
 from protolith.runs.config import RunConfig, merge, parse_set, resolve
@@ -14,14 +14,14 @@ from protolith.runs.defaults import Tree
 def flags_of(protocol: str | None = None, **others: Any) -> Tree:
     """The options that were given, as a layer of settings."""
     flags = {name: value for name, value in others.items() if value is not None}
-    if "task" in flags and flags["task"] not in TASKS and Path(flags["task"]).exists():
+    if "task" in flags and flags["task"] not in all_tasks() and Path(flags["task"]).exists():
         flags["task"] = str(Path(flags["task"]).resolve())
     if "data" in flags:
         if not Path(flags["data"]).is_dir():
             raise UserError(f"--data {flags['data']}: the directory does not exist.")
         flags["data"] = str(Path(flags["data"]).resolve())
     if "plugins" in flags:
-        flags["plugins"] = [str(Path(p).resolve()) if p.endswith(".py") else p for p in flags["plugins"]]
+        flags["plugins"] = [str(Path(p).resolve()) if p.endswith((".py", ".toml")) else p for p in flags["plugins"]]
     return flags | ({"protocol": {"name": protocol}} if protocol is not None else {})
 
 

@@ -10,9 +10,9 @@ from protolith.data import cache as decoded
 from protolith.data.domain import Domain, Task
 from protolith.data.own import list_own
 from protolith.data.sources.found import Found
-from protolith.data.sources.hub import HubSource
 from protolith.data.sources.inventory import settled
-from protolith.data.tasks import TASKS, TaskSpec, data_folder, folder_of, locate
+from protolith.data.spec import RULES, HubSource, TaskSpec, all_tasks
+from protolith.data.tasks import data_folder, folder_of, locate
 from protolith.errors import UserError
 
 CELL = 64  # pixels of an image on the contact sheet
@@ -84,21 +84,17 @@ def contact_sheet(task: Task, path: Path, *, per_class: int = 3) -> None:
 
 def task_info(name: str, *, data: Path | None = None, size: int | None = None, cache: Path | None = None) -> TaskInfo:
     """Say what a task is and where its domains are, without loading, drawing or downloading anything."""
-    if name not in TASKS:
+    if (spec := all_tasks().get(name)) is None:
         return _folder_info(folder_of(name))
-    spec = TASKS[name]
-    if name == "mini":
-        places = tuple(DomainPlace(domain, True, "embedded") for domain in spec.domains)
-    else:
-        places = _places(spec, data_folder(data), size or spec.size, decoded.folder(cache))
-    return TaskInfo(name, spec.description, spec.licence, spec.origin, spec.classes, spec.split, places)
+    places = _places(spec, data_folder(data), size or spec.size, decoded.folder(cache))
+    return TaskInfo(name, spec.description, spec.licence, spec.origin, spec.classes, RULES[spec.split], places)
 
 
 def _folder_info(path: Path) -> TaskInfo:
     found = list_own(path)
-    given = all(settled(found.of(site))[1] for site in found.sites)
-    split = "official" if given else "a fifth of each class"
-    places = tuple(DomainPlace(site, True, str(path)) for site in found.sites)
+    given = all(settled(found.of(site))[1] for site in found.domains)
+    split = RULES["given" if given else "by-class"]
+    places = tuple(DomainPlace(site, True, str(path)) for site in found.domains)
     return TaskInfo(found.name, "images of your own", "yours", str(path), found.classes, split, places)
 
 

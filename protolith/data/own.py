@@ -5,40 +5,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-from torch import Tensor
-
 from protolith.data import cache as decoded
-from protolith.data.domain import Domain, Split, Task
+from protolith.data.domain import Domain, Task
 from protolith.data.duplicates import near_identical
-from protolith.data.sources.decode import FilePictures, decode_good
-from protolith.data.sources.found import Progress, held_out_by_class, listed
-from protolith.data.sources.inventory import Inventory, Row, printable, settled
+from protolith.data.reading import Bad, Read, read_rows
+from protolith.data.sources import folder
+from protolith.data.sources.found import Progress, listed
+from protolith.data.sources.inventory import Inventory, printable
 from protolith.data.sources.manifest import is_manifest, read_manifest
-from protolith.data.sources.tree import read_tree
+from protolith.data.spec import RULES, Rule
 from protolith.errors import UserError
 
-HELD_OUT = "about a fifth of each class, in file order, is held out as the test part"
+RULE: Rule = "by-class"  # by which test parts are held out
 SHOWN = 5  # names in a note
-
-
-@dataclass(frozen=True)
-class Site:
-    """A site's images, the names of their files in the same order, and the sizes [n, 2] of what was readable."""
-
-    domain: Domain
-    train_files: tuple[str, ...]
-    test_files: tuple[str, ...]
-    sizes: Tensor
-    given: bool  # whether the test part is its own
-
-
-@dataclass(frozen=True)
-class Bad:
-    """A file that is no readable image."""
-
-    file: str
-    reason: str
 
 
 @dataclass(frozen=True)
@@ -47,11 +26,15 @@ class Own:
 
     name: str
     classes: tuple[str, ...]
-    sites: tuple[Site, ...]
-    bad: tuple[Bad, ...]
+    sites: tuple[Read, ...]
     duplicates: tuple[tuple[str, str], ...]  # a test image, and a training image that looks the same
     listed: int
     notes: tuple[str, ...]
+
+    @property
+    def bad(self) -> tuple[Bad, ...]:
+        """The files that are no readable images."""
+        return tuple(bad for site in self.sites for bad in site.bad)
 
     @property
     def domains(self) -> tuple[Domain, ...]:
@@ -61,14 +44,13 @@ class Own:
 
 def list_own(path: Path) -> Inventory:
     """List the images of a folder of sites or of a manifest."""
-    return read_manifest(path) if is_manifest(path) else read_tree(path)
+    return read_manifest(path) if is_manifest(path) else folder.read_tree(path)
 
 
-def load_own(path: Path, size: int, store: Path, progress: Progress, skip_bad: bool = False) -> Task:
+def load_own(found: Inventory, size: int, store: Path, progress: Progress, skip_bad: bool = False) -> Task:
     """Load images of one's own; what cannot be trained on is refused in one sentence."""
-    found = list_own(path)
     said = "\n".join([f"skip_bad {skip_bad}", *found.notes])  # the notes are kept with the images
-    fingerprints = {site: found.fingerprint(site) for site in found.sites} | {"": said}
+    fingerprints = {domain: found.fingerprint(domain) for domain in found.domains} | {"": said}
     file = decoded.file_for(store, f"folder-{found.name}", size, fingerprints)  # never mistaken for one of our tasks
     if task := decoded.read_if_good(file, progress):
         return task
@@ -76,18 +58,18 @@ def load_own(path: Path, size: int, store: Path, progress: Progress, skip_bad: b
     if own.bad and not skip_bad:
         raise _unreadable(own)
     if wrong := faults(own):
-        raise UserError(f"'{printable(str(path))}': {wrong[0]}.")
+        raise UserError(f"'{printable(str(found.path))}': {wrong[0]}.")
     return decoded.write(file, Task(own.name, own.classes, own.domains, notes_on(own)), fingerprints)
 
 
 def read_own(found: Inventory, size: int, progress: Progress) -> Own:
     """Decode what can be decoded, hold out test parts where there are none, and look for duplicates."""
     classes = found.classes
-    bad: list[Bad] = []
-    notes = [*found.notes, *_alike(classes)]
-    sites = [_read_site(found, site, classes, size, progress, bad, notes) for site in found.sites]
+    sites = tuple(read_rows(name, found.of(name), classes, size, RULE, progress) for name in found.domains)
+    unused = [f"{site.domain.name}: the part 'val' is not used" for site in sites if site.unused]
     progress("looking for images that are in both parts")
-    return Own(found.name, classes, tuple(sites), tuple(bad), _duplicates(sites), len(found.rows), tuple(notes))
+    notes = (*found.notes, *_alike(classes), *unused)
+    return Own(found.name, classes, sites, _duplicates(sites), len(found.rows), notes)
 
 
 def faults(own: Own) -> list[str]:
@@ -114,7 +96,7 @@ def notes_on(own: Own) -> tuple[str, ...]:
     """What a table made from these images has to say about them."""
     notes = list(own.notes)
     if without := [site.domain.name for site in own.sites if not site.given]:
-        notes.insert(0, f"no test folder in {listed(without)}: {HELD_OUT}")
+        notes.insert(0, f"no test folder in {listed(without)}: {RULES[RULE]}")
     if own.bad:
         names = listed([bad.file for bad in own.bad], SHOWN)
         notes.append(f"{len(own.bad)} of {own.listed:,} images could not be read and were left out: {names}")
@@ -150,37 +132,6 @@ def _unreadable(own: Own) -> UserError:
     )
 
 
-def _read_site(
-    found: Inventory,
-    site: str,
-    classes: tuple[str, ...],
-    size: int,
-    progress: Progress,
-    bad: list[Bad],
-    notes: list[str],
-) -> Site:
-    train, test, unused = settled(found.of(site))
-    if unused:
-        notes.append(f"{site}: the part 'val' is not used")
-    rows = train + test
-    result = decode_good(FilePictures([row.file for row in rows]), size, site, progress)
-    bad += [Bad(found.shown(rows[place].file), reason) for place, reason in result.bad.items()]
-    good = torch.tensor([place for place in range(len(rows)) if place not in result.bad], dtype=torch.int64)
-    labels = _labels(rows, classes)
-    is_test = good >= len(train)
-    if not test:
-        is_test = held_out_by_class(labels[good])
-    parts = good[~is_test], good[is_test]
-    splits = (Split(result.images[part], labels[part]) for part in parts)
-    names = [tuple(found.shown(rows[place].file) for place in part.tolist()) for part in parts]
-    return Site(Domain(site, *splits), names[0], names[1], result.sizes[good], bool(test))
-
-
-def _labels(rows: Sequence[Row], classes: tuple[str, ...]) -> Tensor:
-    index = {name: position for position, name in enumerate(classes)}
-    return torch.tensor([index[row.label] for row in rows], dtype=torch.int64)
-
-
 def _alike(classes: Sequence[str]) -> list[str]:
     """Name classes that only capitals tell apart."""
     names: dict[str, list[str]] = {}
@@ -200,7 +151,7 @@ def relabelled(own: Own) -> list[tuple[str, ...]]:
     return [tuple(files) for files in seen.values() if len(set(files.values())) > 1]
 
 
-def _duplicates(sites: Sequence[Site]) -> tuple[tuple[str, str], ...]:
+def _duplicates(sites: Sequence[Read]) -> tuple[tuple[str, str], ...]:
     """Compare every test image with every training image, also those of other sites."""
     pairs = []
     for tested in sites:

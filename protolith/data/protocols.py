@@ -1,4 +1,4 @@
-"""Protocols: who holds what, and what is tested."""
+"""Protocols: the named partitions with their settings, and the clients that come of them."""
 
 import math
 from dataclasses import dataclass, replace
@@ -9,8 +9,9 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
-from protolith.data.allocations import ALLOCATIONS, DEFAULT_ALLOCATIONS
 from protolith.data.domain import Domain, Split, Task
+from protolith.data.partition import Hand, Partition, amount_of, in_turn, repaired, skewed
+from protolith.data.spec import all_tasks
 from protolith.errors import UserError, unknown
 from protolith.seeds import generator
 
@@ -21,7 +22,6 @@ PROTOCOLS = {
     "sites": "one client per domain, which holds all of it; tested on every domain (folders of one's own)",
     "local": "every client splits its own data; tested on the clients' own test parts",
 }
-
 
 POOL = ""  # the domain of the client that holds all clients' images
 
@@ -43,6 +43,12 @@ class Protocol(BaseModel):
     )
     repair: bool = Field(
         False, description="give a client that lacks a class one image of it (as the papers do for Office)"
+    )
+    skew: float = Field(
+        0.0,
+        ge=0,
+        description="label skew inside each domain: every class is divided among its clients by shares drawn from "
+        "Dirichlet(skew); 0.1 is strong, 100 hardly any, 0 none",
     )
     unseen: str = Field("", description="the domain that nobody holds, for protocol 'unseen'")
     eval: Literal["test", "all"] = Field(
@@ -115,6 +121,23 @@ def select(domain: Domain, rows: Tensor) -> Split:
     return Split(images, torch.cat([domain.train.labels[train], domain.test.labels[test]]))
 
 
+def partition_of(protocol: Protocol) -> Partition:
+    """The partition that a protocol's name and settings stand for."""
+    if protocol.skew and protocol.repair:
+        raise UserError(
+            "protocol.skew and protocol.repair: one takes classes away, the other gives them back; leave one out."
+        )
+    deal = skewed(protocol.skew) if protocol.skew else repaired if protocol.repair else in_turn
+    named = {
+        "shift": Partition(usual=True, deal=deal, eval=protocol.eval),
+        "equal": Partition(each=2, usual=True, deal=deal, eval=protocol.eval),
+        "sites": Partition(deal=deal, eval=protocol.eval),
+        "unseen": Partition(deal=deal, eval=protocol.eval, unseen=protocol.unseen),
+        "local": Partition(usual=True, deal=in_turn if deal is repaired else deal, own=protocol.local_test),
+    }
+    return named[protocol.name]
+
+
 def plain_name(domain: str) -> str:
     """The name of a domain without the mark of a stand-in (`syn*` is allocated as `syn`)."""
     return domain.rstrip("*")
@@ -123,11 +146,12 @@ def plain_name(domain: str) -> str:
 def complete(protocol: Protocol, task: Task) -> Protocol:
     """Fill in what the protocol leaves to the task: clients by domain and samples by domain."""
     names = [plain_name(domain.name) for domain in task.domains]
-    if protocol.name == "unseen" and not protocol.unseen:
+    partition = partition_of(protocol)
+    if partition.unseen == "":
         raise UserError(f"protocol unseen: which domain? Write --set unseen=NAME, one of {', '.join(names)}.")
-    if protocol.name == "unseen" and protocol.unseen not in names:
-        raise unknown("domain in protocol.unseen", protocol.unseen, names)
-    clients = protocol.clients or _default_clients(protocol, task.name, names)
+    if partition.unseen is not None and partition.unseen not in names:
+        raise unknown("domain in protocol.unseen", partition.unseen, names)
+    clients = _clients(protocol, partition, task.name, names)
     for name in clients:
         if name not in names:
             raise unknown("domain in protocol.clients", name, names)
@@ -140,19 +164,21 @@ def complete(protocol: Protocol, task: Task) -> Protocol:
     return protocol.model_copy(update={"clients": clients, "samples": {**whole, **by_domain}})
 
 
-def _default_clients(protocol: Protocol, task: str, names: list[str]) -> dict[str, int]:
-    if protocol.name == "unseen":
-        return {name: int(name != protocol.unseen) for name in names}
-    if protocol.name == "sites":
-        return dict.fromkeys(names, 1)
-    if protocol.allocation:
-        if protocol.allocation not in ALLOCATIONS:
-            raise unknown("allocation in protocol.allocation", protocol.allocation, ALLOCATIONS)
-        return dict(ALLOCATIONS[protocol.allocation])
-    default = ALLOCATIONS.get(DEFAULT_ALLOCATIONS.get((task, protocol.name), ""), {})
-    if default and default.keys() <= set(names):
-        return dict(default)
-    return dict.fromkeys(names, 2 if protocol.name == "equal" else 1)
+def _clients(protocol: Protocol, partition: Partition, task: str, names: list[str]) -> dict[str, int]:
+    """Clients by domain: the user's own, an allocation that the user or the task names, or the same number each."""
+    tasks = all_tasks()
+    if protocol.clients:
+        return protocol.clients
+    if partition.usual and protocol.allocation:
+        known = {name: clients for spec in tasks.values() for name, clients in spec.allocations.items()}
+        if protocol.allocation not in known:
+            raise unknown("allocation in protocol.allocation", protocol.allocation, known)
+        return dict(known[protocol.allocation])
+    spec = tasks.get(task)
+    usual = spec.allocations.get(spec.usual.get(protocol.name, "")) if spec and partition.usual else None
+    if usual and usual.keys() <= set(names):
+        return dict(usual)
+    return {name: partition.each * (name != partition.unseen) for name in names}
 
 
 def allocate(task: Task, protocol: Protocol, seed: int) -> Allocation:
@@ -203,32 +229,34 @@ def _first_rows(task: Task) -> dict[str, int]:
 def _allocate_domain(
     domain: Domain, classes: int, protocol: Protocol, seed: int, first_id: int
 ) -> tuple[list[Client], list[TestSet]]:
-    name = plain_name(domain.name)
-    local = protocol.name == "local"
-    rng = generator(seed, "allocate", name)
-    total = len(domain.train) + (len(domain.test) if local else 0)
-    order = torch.randperm(total, generator=rng)
+    name, partition = plain_name(domain.name), partition_of(protocol)
+    names = [f"{domain.name}-{index + 1}" for index in range(protocol.clients.get(name, 0))]
     clients: list[Client] = []
     tests: list[TestSet] = []
-    for index in range(protocol.clients.get(name, 0)):
-        client_name = f"{domain.name}-{index + 1}"
-        rows, order = _take(order, client_name, _amount(protocol, name, total))
+    for client_name, held in zip(names, _dealt(domain, name, names, classes, protocol, seed), strict=True):
         client = len(clients) + first_id
-        if local:
-            cut = max(1, round(len(rows) * protocol.local_test))
-            tests.append(TestSet(client_name, domain.name, rows[:cut].sort().values, client))
-            rows = rows[cut:]
-        elif protocol.repair:
-            rows = _repair(rows, domain.train.labels, classes, rng)
+        rows, aside = partition.of_client(held)
+        if aside is not None:
+            tests.append(TestSet(client_name, domain.name, aside, client))
         if len(rows) == 0:
             raise UserError(
                 f"client {client_name} would have no training image: raise protocol.samples for domain {name}."
             )
         clients.append(Client(client, client_name, domain.name, rows))
-    if protocol.name in ("shift", "equal", "sites") or (protocol.name == "unseen" and protocol.unseen == name):
-        start = 0 if protocol.eval == "all" else len(domain.train)
-        tests.append(TestSet(domain.name, domain.name, torch.arange(start, len(domain.train) + len(domain.test))))
+    if (tested := partition.of_domain(domain, name)) is not None:
+        tests.append(TestSet(domain.name, domain.name, tested))
     return clients, tests
+
+
+def _dealt(domain: Domain, name: str, clients: list[str], classes: int, protocol: Protocol, seed: int) -> list[Tensor]:
+    """The rows of each client of a domain."""
+    if not clients:
+        return []
+    partition, rng = partition_of(protocol), generator(seed, "allocate", name)
+    labels = partition.held(domain)
+    order = torch.randperm(len(labels), generator=rng)
+    samples = protocol.samples[name] if isinstance(protocol.samples, dict) else protocol.samples
+    return partition.deal(Hand(order, labels, classes, clients, amount_of(samples, name, len(labels)), rng))
 
 
 def _set_aside(clients: list[Client], part: float) -> tuple[list[Client], list[TestSet]]:
@@ -241,49 +269,6 @@ def _set_aside(clients: list[Client], part: float) -> tuple[list[Client], list[T
         aside.append(TestSet(f"validation of {client.name}", client.domain, client.rows[:cut].sort().values, client.id))
         kept.append(replace(client, rows=client.rows[cut:]))
     return kept, aside
-
-
-def _amount(protocol: Protocol, name: str, total: int) -> int:
-    samples = protocol.samples[name] if isinstance(protocol.samples, dict) else protocol.samples
-    if isinstance(samples, float):
-        if not 0 < samples <= 1:
-            raise UserError(
-                f"protocol.samples of domain {name} is {samples}: a fraction lies between 0 and 1, "
-                "and a number of images has no decimal point."
-            )
-        # 1/3 of 900 is 300, not 299 for want of a digit.
-        return math.floor(samples * total + 1e-9)
-    if samples < 1:
-        raise UserError(f"protocol.samples of domain {name} is {samples}: at least 1 image is needed.")
-    return samples
-
-
-def _take(order: Tensor, client: str, amount: int) -> tuple[Tensor, Tensor]:
-    """Without replacement within a domain; the last client gets what is left."""
-    if len(order) == 0:
-        raise UserError(
-            f"client {client} would have no image, because the clients before it hold the whole domain: "
-            "lower protocol.samples."
-        )
-    return order[:amount], order[amount:]
-
-
-def _repair(rows: Tensor, labels: Tensor, classes: int, rng: torch.Generator) -> Tensor:
-    """Swap in one random image of each class that the client lacks, for one of a class that it holds twice."""
-    rows = rows.clone()
-    for missing in range(classes):
-        held = labels[rows]
-        candidates = torch.nonzero(labels == missing).flatten()
-        if bool((held == missing).any()) or len(candidates) == 0:
-            continue
-        spare = [k for k in range(classes) if int((held == k).sum()) >= 2]
-        if not spare:
-            continue
-        loser = spare[int(torch.randint(len(spare), (1,), generator=rng))]
-        out = torch.nonzero(held == loser).flatten()
-        out_index = out[torch.randint(len(out), (1,), generator=rng)]
-        rows[out_index] = candidates[torch.randint(len(candidates), (1,), generator=rng)]
-    return rows
 
 
 def participants(count: int, protocol: Protocol, seed: int, round_: int) -> tuple[list[int], list[int]]:

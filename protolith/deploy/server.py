@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from protolith.data.tasks import TASKS
+from protolith.data.spec import all_tasks
 from protolith.deploy.note import RunNote
 from protolith.deploy.plan import Deployment
 from protolith.engines.flower.carrier import server_app
@@ -65,11 +65,17 @@ def serve(settings: Mapping[str, object], open_exchange: OpenExchange) -> None:
 
 def describe(exchange: Exchange, deployment: Deployment, setup: Setup) -> dict[str, Reply]:
     """Ask the sites that are there for their classes and counts, and whether they have what the run computes on."""
-    plan, classes = deployment.plan, list(TASKS[setup.task].classes) if setup.task in TASKS else []
+    plan, classes = deployment.plan, _classes_of(setup.task)
     there = wait_for_sites(exchange, plan.sites, min(plan.wait, 60.0))
     about = {"kind": "describe", "classes": classes, **setup.model_dump(include={"task", "size", "skip_bad", "device"})}
     about["by_class"] = setup.privacy.noise == 0  # exact counts would undo the noise on them, and no run needs them
     return exchange.ask([Request(site, about) for site in plan.sites if site in there], plan.answer)
+
+
+def _classes_of(task: str) -> list[str]:
+    """The classes of a named task; none where the sites say them."""
+    spec = all_tasks().get(task)
+    return list(spec.classes) if spec else []
 
 
 def _train(deployment: Deployment, exchange: Exchange, directory: RunDirectory, note: RunNote) -> None:
@@ -100,10 +106,8 @@ def _ask_facts(deployment: Deployment, exchange: Exchange, directory: RunDirecto
         if reply.error:
             raise RunFailed(f"a run begins when all sites are ready, and {site} is not: {reply.error}")
     facts = [_facts(site, replies[site]) for site in sites]
-    if config.task in TASKS:
-        classes = TASKS[config.task].classes
-    else:  # as for a folder of sites: the classes of all of them, and a site may lack some
-        classes = tuple(sorted({name for one in facts for name in one.classes}))
+    # As for a folder of sites where the task is none of ours: the classes of all of them, and a site may lack some.
+    classes = tuple(_classes_of(config.task)) or tuple(sorted({name for one in facts for name in one.classes}))
     facts = [replace(one, classes=classes) for one in facts]
     note.keep_facts(facts)
     return facts

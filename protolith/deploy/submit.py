@@ -6,6 +6,7 @@ import time
 import uuid
 from pathlib import Path
 
+from protolith.data.protocols import partition_of
 from protolith.deploy.commands import LINK, flwr, tls_problem
 from protolith.deploy.note import RunNote
 from protolith.deploy.plan import Deployment
@@ -92,17 +93,17 @@ def _refuse_unsuitable(config: RunConfig) -> None:
         raise UserError("engine = 'flower' takes no plugins: install a package with an entry point at every site.")
     if config.protocol.validation:
         raise UserError("engine = 'flower' tests on the sites' test images only: set protocol.validation to 0.")
-    if config.protocol.name not in ("shift", "equal", "unseen", "sites"):
+    if partition_of(config.protocol).own:
         raise UserError(
             f"protocol '{config.protocol.name}' is not for engine 'flower': shift, equal, unseen or sites are."
         )
 
 
 def _without_unseen(config: RunConfig) -> RunConfig:
-    """In protocol `unseen`, one site only tests."""
-    if config.protocol.name != "unseen":
+    """The site that nobody learns from only tests."""
+    if not (unseen := partition_of(config.protocol).unseen):
         return config
-    clients = {site: count for site, count in config.protocol.clients.items() if site != config.protocol.unseen}
+    clients = {site: count for site, count in config.protocol.clients.items() if site != unseen}
     return config.model_copy(update={"protocol": config.protocol.model_copy(update={"clients": clients})})
 
 

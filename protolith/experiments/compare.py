@@ -4,9 +4,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from protolith.data.protocols import partition_of
 from protolith.experiments.sweep import PLACE
 from protolith.methods.registry import get_method, method_names
 from protolith.runs.config import RunConfig
+from protolith.runs.defaults import options_for
 from protolith.runs.directory import RunDirectory
 
 # What makes no variant of a method: the seed, where and how it was run, and what was kept of it.
@@ -38,8 +40,7 @@ def _setting(config: RunConfig, tasks: Iterable[str]) -> str:
     """Task and protocol; a folder by its name, unless two have the same."""
     name = Path(config.task).name
     task = name if sum(Path(other).name == name for other in tasks) == 1 else config.task
-    unseen = f" {config.protocol.unseen}" if config.protocol.name == "unseen" else ""
-    return f"{task}, {config.protocol.name}{unseen}"
+    return f"{task}, {config.protocol.name} {partition_of(config.protocol).unseen or ''}".rstrip()
 
 
 def _variants(members: Sequence[Member]) -> Group:
@@ -70,7 +71,7 @@ def _title_and_defaults(config: RunConfig) -> tuple[str, dict[str, Any]]:
     if config.method not in method_names():  # a plug-in that is not at hand
         return config.method, {}
     method = get_method(config.method)
-    return method.title, method.params(**method.params.by_task.get(config.task, {})).model_dump(mode="json")
+    return method.title, method.params(**options_for(config.task, method)).model_dump(mode="json")
 
 
 def _options(config: RunConfig) -> dict[str, Any]:

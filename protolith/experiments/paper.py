@@ -12,7 +12,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from protolith.data.protocols import plain_name
-from protolith.data.tasks import TASKS
+from protolith.data.spec import all_tasks
 from protolith.errors import UserError, unknown
 from protolith.experiments.printed import printed_table
 from protolith.experiments.sweep import job_path
@@ -155,7 +155,7 @@ def _datasets(experiment: Experiment, reduction: Reduction) -> list[Dataset]:
 
 
 def _left_out(dataset: Dataset) -> tuple[str, ...]:
-    return tuple(plain_name(name) for name in TASKS[dataset.run["task"]].domains) if dataset.leave_out else ("",)
+    return tuple(plain_name(name) for name in all_tasks()[dataset.run["task"]].domains) if dataset.leave_out else ("",)
 
 
 def _layers(

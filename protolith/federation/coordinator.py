@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from protolith import records
 from protolith.attacks import absent
-from protolith.data.protocols import Allocation, participants
+from protolith.data.protocols import Allocation, participants, partition_of
 from protolith.errors import RunFailed, UserError
 from protolith.evaluation.accuracy import domain_means, mean, of_clients, of_global, own_and_across
 from protolith.evaluation.cross import client_matrix, cross_domain
@@ -71,9 +71,9 @@ def _each(first: list[Upload], others: Iterator[Upload]) -> Iterator[Upload]:
 
 
 def which_models(setup: Setup, server: Server | type[Server]) -> Literal["global", "trained", "aggregated"]:
-    """Settle which models are tested. In protocol `local` FedCode tests the clients' own, whatever the method."""
+    """Settle which models are tested. On the clients' own images it is their own models, as FedCode has it."""
     if setup.tested == "auto":
-        return "trained" if setup.protocol.name == "local" or server.evaluates == "clients" else "global"
+        return "trained" if partition_of(setup.protocol).own or server.evaluates == "clients" else "global"
     if setup.tested == "global" and server.evaluates == "clients":
         raise UserError(f"tested = 'global': {setup.method} has no global model.")
     return setup.tested

@@ -66,7 +66,7 @@ class Setup(BaseModel):
         [ACCURACY], description="what is counted on the answers to test images: accuracy always; per-class, or your own"
     )
     device: str = Field("auto", description="auto, cpu, cuda or mps; cuda:1 is the second one")
-    plugins: list[str] = Field([], description="modules or .py files with methods or models of your own")
+    plugins: list[str] = Field([], description="modules, .py or .toml files with methods, models or tasks of your own")
     robust: Kind = Field(
         "mean",
         description="how the server makes one of many uploads: the method's own mean, or a rule that bears bad clients "

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 
+from protolith.data.spec import TaskSpec, read_task, register_task
 from protolith.errors import UserError, right_name
 from protolith.methods import facts
 from protolith.methods.base import Params
@@ -103,7 +104,13 @@ def only_here(name: str) -> bool:
 
 
 def load_plugin(plugin: str) -> None:
-    """Import a module or a .py file; a METHOD in it is registered, and so is whatever it registers itself."""
+    """Import a module or a .py file, or read a task's .toml.
+
+    A METHOD or a TASK in it is registered, and so is whatever it registers itself.
+    """
+    if plugin.endswith(".toml"):
+        _LOADED[plugin] = _digest([register_task(read_task(Path(plugin))).model_dump_json().encode()])
+        return
     try:
         with redirect_stdout(sys.stderr):  # a command's output is its result alone
             module = _from_file(plugin) if plugin.endswith(".py") else _from_module(plugin)
@@ -112,6 +119,8 @@ def load_plugin(plugin: str) -> None:
     method = getattr(module, "METHOD", None)
     if isinstance(method, Method):
         register_method(method)
+    if isinstance(task := getattr(module, "TASK", None), TaskSpec):
+        register_task(task)
 
 
 def plugin_digest(plugin: str) -> str:

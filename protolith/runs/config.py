@@ -18,7 +18,7 @@ from protolith.errors import UserError, nearest, unknown
 from protolith.federation.setup import Setup
 from protolith.methods.registry import get_method, load_plugin
 from protolith.models import model_names
-from protolith.runs.defaults import Tree, default_protocol, defaults_for
+from protolith.runs.defaults import Tree, default_protocol, defaults_for, options_for
 
 # Of a run's directory, in its config.toml; a later version that changes it raises the number. In the first, rounds
 # count from 0 in metrics.jsonl and memory/.
@@ -71,10 +71,10 @@ def resolve(layers: Iterable[Mapping[str, Any]]) -> RunConfig:
     protocol = str(given.get("protocol", {}).get("name") or default_protocol(task))
     if protocol not in PROTOCOLS:
         raise unknown("protocol", protocol, PROTOCOLS)
-    tree: Tree = {"protocol": {"name": protocol}}
+    tree: Tree = {}
     for default in defaults_for(task, protocol):
         tree = merge(tree, default)
-    tree = merge(tree, {"params": method.params.by_task.get(task, {})})
+    tree = merge(tree, {"protocol": {"name": protocol}, "params": options_for(task, method)})
     tree = merge(tree, {**given, "method": method.name})
     if (model := tree.get("model", {}).get("name", "resnet10")) not in model_names():
         raise unknown("model", str(model), model_names())

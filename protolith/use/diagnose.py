@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from protolith.data.domain import Task
-from protolith.data.protocols import allocate, select
+from protolith.data.protocols import allocate, partition_of, select
 from protolith.data.sources.found import Progress, listed, silent
 from protolith.errors import UserError
 from protolith.prototypes import finch
@@ -272,7 +272,7 @@ def _expectation(trained: Trained, unseen: Sequence[RunDirectory]) -> Expectatio
     ours = _compared(trained.config.model_dump())
     for run in unseen:
         config, summary = run.config(), run.summary()
-        if config.protocol.name != "unseen":
+        if not partition_of(config.protocol).unseen:
             raise UserError(f"--unseen {run.path}: its protocol is '{config.protocol.name}', not 'unseen'.")
         if summary is None:
             raise UserError(f"--unseen {run.path}: the run is not finished.")

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from protolith.data.sources.decode import FilePictures, about_unread, decode_good, suffixes, unread
+from protolith.data.sources.decode import about_unread, decode, suffixes, unread
 from protolith.data.sources.found import Progress, silent
 from protolith.data.sources.inventory import printable
 from protolith.errors import UserError
@@ -90,7 +90,7 @@ class Predictor:
             self.progress(f"{min(start + CHUNK, len(found)):,} of {len(found):,} images")
 
     def _chunk(self, files: Sequence[Path]) -> list[Prediction]:
-        decoded = decode_good(FilePictures(files), self.trained.size, "images", silent)
+        decoded = decode(files, self.trained.size, "images", silent)
         judged = self(decoded.images)
         found = []
         for place, file in enumerate(files):

@@ -14,10 +14,11 @@ import pytest
 from PIL import Image
 from sklearn.datasets import load_digits
 
-from protolith.data import tasks
+from protolith.data import spec as spec_module
 from protolith.data.sources import hub
 from protolith.data.sources.found import silent
-from protolith.data.tasks import TaskSpec, load_task
+from protolith.data.spec import HubSource, TaskSpec, all_tasks
+from protolith.data.tasks import load_task
 from protolith.errors import UserError
 
 SHA = "0123456789abcdef0123456789abcdef01234567"
@@ -106,16 +107,16 @@ def fake_hub(monkeypatch, tmp_path):
 
 @pytest.fixture
 def spec(monkeypatch):
+    settings = all_tasks()["mini"].settings
     spec = TaskSpec(
         name="hubtask",
         domains=("scans",),
         classes=tuple("0123456789"),
-        description="",
-        licence="",
-        origin="",
-        hub={"scans": hub.HubSource("someone/digits")},
+        split="given",
+        settings=settings,
+        hub={"scans": HubSource(repo="someone/digits")},
     )
-    monkeypatch.setitem(tasks.TASKS, "hubtask", spec)
+    monkeypatch.setitem(spec_module._PLUGGED, "hubtask", spec)
     return spec
 
 
@@ -126,7 +127,7 @@ def test_a_task_comes_from_the_hub_and_then_from_the_cache(fake_hub, spec, tmp_p
     assert (len(scans.train), len(scans.test)) == (60, 20)
     assert scans.train.labels[:5].tolist() == load_digits().target[:5].tolist()
     assert "someone/digits: fetching from the Hugging Face hub" in said
-    assert "scans train: 60 of 60 images" in said
+    assert "scans: 80 of 80 images" in said
     assert not [request for request in fake_hub.asked if "README" in request or "extra" in request]
     fake_hub.asked.clear()
     again = load_task("hubtask", cache=tmp_path / "cache")
@@ -163,16 +164,16 @@ def test_offline_says_where_to_put_which_files(spec, tmp_path, monkeypatch):
 
 def test_a_repository_that_is_not_there_is_said(fake_hub, tmp_path):
     with pytest.raises(hub.HubUnavailable, match="someone/else: "):
-        hub.download(hub.HubSource("someone/else"), silent)
+        hub.download(HubSource(repo="someone/else"), silent)
 
 
 def test_a_configuration_without_files_is_said(fake_hub):
     with pytest.raises(hub.HubUnavailable, match="no parquet files in 'other' of revision 'main'"):
-        hub.download(hub.HubSource("someone/digits", folder="other"), silent)
+        hub.download(HubSource(repo="someone/digits", folder="other"), silent)
 
 
 def test_every_hub_source_is_a_repository_of_a_task_domain():
-    for task in tasks.TASKS.values():
+    for task in all_tasks().values():
         assert set(task.hub) <= set(task.domains)
         assert all(len(source.repo.split("/")) == 2 and source.revision for source in task.hub.values())
 

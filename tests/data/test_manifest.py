@@ -116,7 +116,7 @@ PLAIN = NAMES.filter(lambda name: name not in (".", "..") and "/" not in name)
 @given(st.lists(st.tuples(PLAIN, NAMES, NAMES), min_size=1, max_size=12, unique_by=lambda row: row[0]))
 def test_what_is_written_is_read(tmp_path, rows):
     found = read_manifest(manifest(tmp_path, [(f"{name}.png", label, site) for name, label, site in rows]))
-    assert sorted((row.file.name, row.label, row.site) for row in found.rows) == sorted(
+    assert sorted((row.picture.name, row.label, row.domain) for row in found.rows) == sorted(
         (f"{name}.png", label, site) for name, label, site in rows
     )
     assert found.classes == tuple(sorted({label for _, label, _ in rows}))
@@ -143,7 +143,7 @@ def test_any_bytes_are_read_or_refused_in_one_sentence(tmp_path, content):
         except UserError as error:
             assert "\n" not in str(error) and str(error).encode()
         else:
-            assert all(row.file.resolve().is_relative_to(tmp_path.resolve()) for row in found.rows)
+            assert all(row.picture.resolve().is_relative_to(tmp_path.resolve()) for row in found.rows)
 
 
 def test_a_manifest_that_is_too_large_or_has_long_names_is_refused(tmp_path, monkeypatch):

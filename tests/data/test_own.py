@@ -128,7 +128,7 @@ def test_a_huge_header_takes_no_memory(tmp_path):
     file = tmp_path / "huge.png"
     file.write_bytes(header_only_png(20_000, 20_000))
     tracemalloc.start()
-    result = decode.decode_good(decode.FilePictures([file]), 16, "x", silent)
+    result = decode.decode([file], 16, "x", silent)
     assert result.bad and tracemalloc.get_traced_memory()[1] < 20e6
     tracemalloc.stop()
 
@@ -190,7 +190,7 @@ def test_transparency_floats_and_cmyk(tmp_path):
     Image.fromarray(np.full((8, 8), 0.5, np.float32)).save(tmp_path / "float.tif")
     red.convert("CMYK").save(tmp_path / "cmyk.tif")
     files = [tmp_path / name for name in ("clear.png", "grey.png", "float.tif", "cmyk.tif")]
-    images = decode.decode(decode.FilePictures(files), 8, "x", silent)
+    images = decode.decode(files, 8, "x", silent).images
     colours = [image[0, 0].tolist() for image in images]
     assert colours == [[255, 255, 255], [255, 255, 255], [128, 128, 128], [200, 40, 30]]
 
@@ -267,7 +267,7 @@ def test_heic_is_read_where_pillow_heif_is_installed(sites, tmp_path):
     heif.from_pillow(colour).save(sites / "north" / "cat" / "zz.heic", quality=95)
     task = load(sites, tmp_path)
     assert len(task.by_name["north"].train) + len(task.by_name["north"].test) == 21
-    ours = decode.decode(decode.FilePictures([sites / "north" / "cat" / "zz.heic"]), 16, "x", silent)[0].int()
+    ours = decode.decode([sites / "north" / "cat" / "zz.heic"], 16, "x", silent).images[0].int()
     wanted = torch.from_numpy(np.array(colour.resize((16, 16), Image.Resampling.BILINEAR))).int()
     assert (ours - wanted).abs().float().mean() < 8
 
@@ -275,7 +275,7 @@ def test_heic_is_read_where_pillow_heif_is_installed(sites, tmp_path):
 def test_a_file_that_only_claims_to_be_heic_is_no_other_format(tmp_path):
     """An ending opens one decoder more, never one that is not on the list."""
     (tmp_path / "a.heic").write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n")
-    result = decode.decode_good(decode.FilePictures([tmp_path / "a.heic"]), 16, "x", silent)
+    result = decode.decode([tmp_path / "a.heic"], 16, "x", silent)
     assert result.bad[0] == "cannot be read (not an image that Pillow knows)"
 
 

@@ -1,9 +1,9 @@
 import pytest
 import torch
 
-from protolith.data.allocations import ALLOCATIONS, DEFAULT_ALLOCATIONS
 from protolith.data.domain import Domain, Split, Task
 from protolith.data.protocols import Protocol, allocate, complete, participants, select
+from protolith.data.spec import all_tasks
 from protolith.errors import UserError
 
 
@@ -21,17 +21,17 @@ TOY = make_task({"a": 100, "b": 50, "c": 30})
 
 
 def test_allocations_of_the_papers():
-    assert ALLOCATIONS["digits-papers"] == {"mnist": 6, "usps": 4, "svhn": 3, "syn": 7}
-    assert ALLOCATIONS["digits-fpl-printed"] == {"mnist": 3, "usps": 7, "svhn": 6, "syn": 4}
-    assert ALLOCATIONS["office10-papers"] == {"caltech": 3, "amazon": 2, "webcam": 1, "dslr": 4}
-    assert ALLOCATIONS["pacs-papers"] == {"photo": 3, "art_painting": 2, "cartoon": 1, "sketch": 4}
-    assert ALLOCATIONS["digits-fedapc"] == {"mnist": 2, "usps": 1, "svhn": 2, "syn": 3}
-    assert ALLOCATIONS["office10-fedapc"] == {"caltech": 3, "amazon": 2, "webcam": 2, "dslr": 1}
-    assert ALLOCATIONS["digit5-fedcode"] == {"mnist": 5, "usps": 5, "svhn": 3, "syn": 3, "mnistm": 4}
-    assert ALLOCATIONS["pacs-fedcode"] == {"photo": 1, "art_painting": 2, "cartoon": 3, "sketch": 4}
-    assert set(DEFAULT_ALLOCATIONS.values()) <= ALLOCATIONS.keys()
+    known = {name: clients for spec in all_tasks().values() for name, clients in spec.allocations.items()}
+    assert known["digits-papers"] == {"mnist": 6, "usps": 4, "svhn": 3, "syn": 7}
+    assert known["digits-fpl-printed"] == {"mnist": 3, "usps": 7, "svhn": 6, "syn": 4}
+    assert known["office10-papers"] == {"caltech": 3, "amazon": 2, "webcam": 1, "dslr": 4}
+    assert known["pacs-papers"] == {"photo": 3, "art_painting": 2, "cartoon": 1, "sketch": 4}
+    assert known["digits-fedapc"] == {"mnist": 2, "usps": 1, "svhn": 2, "syn": 3}
+    assert known["office10-fedapc"] == {"caltech": 3, "amazon": 2, "webcam": 2, "dslr": 1}
+    assert known["digit5-fedcode"] == {"mnist": 5, "usps": 5, "svhn": 3, "syn": 3, "mnistm": 4}
+    assert known["pacs-fedcode"] == {"photo": 1, "art_painting": 2, "cartoon": 3, "sketch": 4}
     for name, total in {"digits-equal": 20, "office10-equal": 12, "pacs-equal": 12, "digits-papers": 20}.items():
-        assert sum(ALLOCATIONS[name].values()) == total
+        assert sum(known[name].values()) == total
 
 
 def test_clients_of_a_domain_share_no_image():

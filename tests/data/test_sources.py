@@ -17,12 +17,13 @@ from PIL import Image
 from scipy.io import savemat
 from sklearn.datasets import load_digits
 
-from protolith.data.domain import Split
+from protolith.data.reading import by_class, by_position, read_found
 from protolith.data.sources import classic, decode, folder, parquet
-from protolith.data.sources.found import held_out_by_class, hold_out, numbering, silent
+from protolith.data.sources.found import silent, spellings
 from protolith.errors import UserError
 
 DIGITS = tuple("0123456789")
+RULE = "by-position"
 
 
 def scans(size, start, stop):
@@ -81,7 +82,7 @@ def test_mnist_idx(tmp_path, inside, ending):
     for part, (images, labels) in (("train", train), ("t10k", test)):
         write_idx(tmp_path / inside / f"{part}-images-idx3-ubyte{ending}", images)
         write_idx(tmp_path / inside / f"{part}-labels-idx1-ubyte{ending}", labels)
-    domain = classic.find(tmp_path, "mnist").read(DIGITS, 32, silent)
+    domain = read_found(classic.find(tmp_path, "mnist"), DIGITS, 32, RULE, silent)
     assert torch.equal(domain.train.images, expected(train[0], 32))
     assert domain.test.labels.tolist() == test[1].tolist()
 
@@ -110,7 +111,7 @@ def test_usps_libsvm(tmp_path):
             for row, label in zip(values, labels, strict=True)
         ]
         (tmp_path / name).write_bytes(bz2.compress("\n".join(lines).encode()))
-    domain = classic.find(tmp_path, "usps").read(DIGITS, 16, silent)
+    domain = read_found(classic.find(tmp_path, "usps"), DIGITS, 16, RULE, silent)
     for split, (images, labels) in zip((domain.train, domain.test), parts.values(), strict=True):
         assert torch.equal(split.images, repeated(images))
         assert split.labels.tolist() == labels.tolist()
@@ -123,7 +124,7 @@ def test_usps_h5(tmp_path):
             group = file.create_group(part)
             group["data"] = (images.reshape(-1, 256) / 255).astype(np.float32)
             group["target"] = labels
-    domain = classic.find(tmp_path, "usps").read(DIGITS, 16, silent)
+    domain = read_found(classic.find(tmp_path, "usps"), DIGITS, 16, RULE, silent)
     assert torch.equal(domain.train.images, repeated(parts["train"][0]))
     assert domain.test.labels.tolist() == parts["test"][1].tolist()
 
@@ -135,7 +136,7 @@ def test_svhn_mat(tmp_path):
         ten_for_zero = np.where(labels == 0, 10, labels).astype(np.uint8)[:, None]
         content = {"X": np.transpose(colour, (1, 2, 3, 0)), "y": ten_for_zero}
         savemat(tmp_path / f"{part}_32x32.mat", content, do_compression=True)
-    domain = classic.find(tmp_path, "svhn").read(DIGITS, 32, silent)
+    domain = read_found(classic.find(tmp_path, "svhn"), DIGITS, 32, RULE, silent)
     grey = torch.from_numpy(parts["train"][0])
     assert torch.equal(domain.train.images, torch.stack([grey, grey // 2, 255 - grey], dim=3))
     assert domain.test.labels.tolist() == parts["test"][1].tolist()
@@ -145,14 +146,14 @@ def test_a_damaged_mat_file_is_named(tmp_path):
     for part in ("train", "test"):
         (tmp_path / f"{part}_32x32.mat").write_bytes(b"MATLAB? no")
     with pytest.raises(UserError, match=r"train_32x32\.mat' cannot be read: it is damaged or has another format"):
-        classic.find(tmp_path, "svhn").read(DIGITS, 32, silent)
+        read_found(classic.find(tmp_path, "svhn"), DIGITS, 32, RULE, silent)
 
 
 def test_syn_folders(tmp_path):
     for label in DIGITS:
         write_images(tmp_path / "synthetic_digits" / "imgs_train" / label, 3, suffix=".jpg")
         write_images(tmp_path / "synthetic_digits" / "imgs_valid" / label, 1, suffix=".jpg")
-    domain = classic.find(tmp_path, "syn").read(DIGITS, 32, silent)
+    domain = read_found(classic.find(tmp_path, "syn"), DIGITS, 32, RULE, silent)
     assert domain.train.counts(10) == [3] * 10
     assert domain.test.counts(10) == [1] * 10
 
@@ -166,7 +167,7 @@ def test_parquet_with_official_parts(tmp_path, columns):
         write_parquet(tmp_path / f"{part}-00000-of-00001.parquet", *scans(32, start, stop), names=DIGITS, **columns)
     found = parquet.find_domain(tmp_path, "mnist")
     assert found.given and found.classes == DIGITS
-    domain = found.read(DIGITS, 32, silent)
+    domain = read_found(found, DIGITS, 32, RULE, silent)
     assert torch.equal(domain.train.images, repeated(scans(32, 0, 30)[0]))
     assert domain.test.labels.tolist() == scans(32, 30, 50)[1].tolist()
 
@@ -175,7 +176,7 @@ def test_parquet_labels_follow_the_class_names(tmp_path):
     images, _ = scans(16, 0, 12)
     write_parquet(tmp_path / "train.parquet", images, [0] * 6 + [1] * 6, names=["Back-Pack", "bike"])
     write_parquet(tmp_path / "test.parquet", images, ["bike"] * 12)
-    domain = parquet.find_domain(tmp_path, "amazon").read(("bike", "back_pack"), 16, silent)
+    domain = read_found(parquet.find_domain(tmp_path, "amazon"), ("bike", "back_pack"), 16, RULE, silent)
     assert domain.train.labels.tolist() == [1] * 6 + [0] * 6
     assert domain.test.labels.tolist() == [0] * 12
 
@@ -194,7 +195,7 @@ def test_parquet_with_a_domain_column_is_held_out_in_folder_order(tmp_path):
         domain=[domains[index] for index in order],
     )
     assert parquet.find_shared(tmp_path, "c") is None
-    domain = parquet.find_shared(tmp_path, "b").read(("x", "y"), 16, silent)
+    domain = read_found(parquet.find_shared(tmp_path, "b"), ("x", "y"), 16, RULE, silent)
     assert torch.equal(domain.test.images, repeated(images[[28, 29, 38, 39]]))
     assert domain.test.labels.tolist() == [0, 0, 1, 1]
     assert len(domain.train) == 16
@@ -204,8 +205,8 @@ def test_office10_rows_are_in_the_order_of_the_rule(shared_data):
     file = next((shared_data / "office10").glob("*.parquet"))
     classes = parquet.read_schema(file).classes
     for domain in ("amazon", "caltech", "dslr", "webcam"):
-        rows = parquet._rows(file, domain, classes)
-        assert rows.sorted(classes).paths == rows.paths
+        rows = [row for _, row in parquet._rows(file, domain, "", classes, parquet.COLUMNS)]
+        assert parquet._in_folder_order([file], domain, classes, parquet.COLUMNS) == rows
 
 
 def test_parquet_that_is_none(tmp_path):
@@ -223,13 +224,13 @@ def test_parquet_without_labels(tmp_path):
 def test_parquet_with_a_label_out_of_range(tmp_path):
     write_parquet(tmp_path / "all.parquet", scans(16, 0, 12)[0], [3] * 12)
     with pytest.raises(UserError, match=r"has the label 3, and its labels must be 0 to 1\."):
-        parquet.find_domain(tmp_path, "a").read(("x", "y"), 16, silent)
+        read_found(parquet.find_domain(tmp_path, "a"), ("x", "y"), 16, RULE, silent)
 
 
 def test_parquet_with_a_strange_label(tmp_path):
     write_parquet(tmp_path / "all.parquet", scans(16, 0, 12)[0], ["zebra"] * 12)
     with pytest.raises(UserError, match=r"has labels that are no classes of its task: 'zebra'\."):
-        parquet.find_domain(tmp_path, "a").read(("x", "y"), 16, silent)
+        read_found(parquet.find_domain(tmp_path, "a"), ("x", "y"), 16, RULE, silent)
 
 
 def test_parquet_with_a_damaged_image(tmp_path):
@@ -237,7 +238,7 @@ def test_parquet_with_a_damaged_image(tmp_path):
     rows[4] = {"bytes": b"nothing", "path": "dog/004.jpg"}
     pq.write_table(pa.table({"image": rows, "label": [0] * 12}), tmp_path / "all.parquet")
     with pytest.raises(UserError, match=r"image dog/004\.jpg in all\.parquet cannot be read"):
-        parquet.find_domain(tmp_path, "a").read(("x",), 16, silent)
+        read_found(parquet.find_domain(tmp_path, "a"), ("x",), 16, RULE, silent)
 
 
 # Class folders
@@ -246,7 +247,7 @@ def test_parquet_with_a_damaged_image(tmp_path):
 def test_folder_holds_out_by_position(tmp_path):
     write_images(tmp_path / "north" / "cat", 12)
     write_images(tmp_path / "north" / "dog", 8, suffix=".JPG")
-    domain = folder.find(tmp_path / "north", "north").read(("cat", "dog"), 32, silent)
+    domain = read_found(folder.find(tmp_path / "north", "north"), ("cat", "dog"), 32, RULE, silent)
     assert domain.test.labels.tolist() == [0, 0, 1, 1]  # positions 8, 9 and 18, 19
     assert len(domain.train) == 16
 
@@ -258,7 +259,7 @@ def test_folder_with_its_own_test_part(tmp_path, test):
             write_images(tmp_path / "north" / part / name, count)
     found = folder.find(tmp_path / "north", "north")
     assert found.given
-    domain = found.read(("cat", "train"), 16, silent)
+    domain = read_found(found, ("cat", "train"), 16, RULE, silent)
     assert domain.train.counts(2) == [3, 3] and domain.test.counts(2) == [2, 2]
 
 
@@ -266,7 +267,7 @@ def test_folder_with_test_and_val_uses_test_and_says_so(tmp_path):
     for part, count in (("train", 3), ("val", 1), ("test", 2)):
         write_images(tmp_path / part / "cat", count)
     found = folder.find(tmp_path, "north")
-    assert len(found.read(("cat",), 16, silent).test) == 2
+    assert len(read_found(found, ("cat",), 16, RULE, silent).test) == 2
     assert found.notes == ("north: the part 'val' is not used",)
 
 
@@ -279,8 +280,8 @@ def test_classes_named_like_parts_are_classes(tmp_path):
 def test_folder_errors_name_the_thing(tmp_path):
     write_images(tmp_path / "north" / "cat", 10)
     (tmp_path / "north" / "dog").mkdir()
-    with pytest.raises(UserError, match=r"class folder '.*north.dog' holds no image"):
-        folder.find(tmp_path / "north", "north")
+    with pytest.raises(UserError, match=r"domain 'north' in '.*north' has other classes than its task: it lacks 'dog'"):
+        folder.find(tmp_path / "north", "north").rows(("cat", "dog"))
     (tmp_path / "north" / "cat").rename(tmp_path / "west")
     with pytest.raises(UserError, match=r"domain 'west' in .* holds images but no class folders"):
         folder.find(tmp_path / "west", "west")
@@ -289,15 +290,15 @@ def test_folder_errors_name_the_thing(tmp_path):
 def test_a_test_class_that_was_never_trained_is_named(tmp_path):
     write_images(tmp_path / "train" / "cat", 2)
     write_images(tmp_path / "test" / "cow", 2)
-    with pytest.raises(UserError, match=r"has classes in '.*test' that '.*train' lacks: 'cow'\."):
+    with pytest.raises(UserError, match=r"has test images of 'cow' and none to train on\."):
         folder.find(tmp_path, "north")
 
 
-def test_a_part_without_images_is_named(tmp_path):
-    write_images(tmp_path / "train" / "cat", 2)
+def test_a_test_part_without_images_is_none(tmp_path):
+    write_images(tmp_path / "train" / "cat", 10)
     (tmp_path / "test").mkdir()
-    with pytest.raises(UserError, match=r"domain 'north' has no class folders with images in '.*test'\."):
-        folder.find(tmp_path, "north")
+    found = folder.find(tmp_path, "north")
+    assert not found.given and len(read_found(found, ("cat",), 16, RULE, silent).test) == 2
 
 
 def test_a_corrupt_image_is_named(tmp_path):
@@ -305,19 +306,22 @@ def test_a_corrupt_image_is_named(tmp_path):
     good = (tmp_path / "cat" / "003.png").read_bytes()
     (tmp_path / "cat" / "003.png").write_bytes(good[: len(good) // 2])
     with pytest.raises(UserError, match=r"image .*003\.png cannot be read \(.*\)\."):
-        folder.find(tmp_path, "north").read(("cat",), 16, silent)
+        read_found(folder.find(tmp_path, "north"), ("cat",), 16, RULE, silent)
 
 
 def test_too_few_images_for_a_test_part(tmp_path):
     write_images(tmp_path / "cat", 8)
     with pytest.raises(UserError, match=r"domain 'north' has only 8 images, too few to hold out a test part"):
-        folder.find(tmp_path, "north").read(("cat",), 16, silent)
+        read_found(folder.find(tmp_path, "north"), ("cat",), 16, RULE, silent)
 
 
 def test_other_classes_than_the_task(tmp_path):
     with pytest.raises(UserError, match=r"here has other classes than its task: it lacks 'cat' and also has 'cow'\."):
-        numbering(["cow", "dog"], ["cat", "dog"], "here")
-    assert numbering(["a-b", "ab"], ["ab", "a-b"], "here") == [1, 0]  # exact names are never confused
+        spellings(["cow", "dog"], ["cat", "dog"], "here")
+    assert spellings(["a-b", "ab"], ["ab", "a-b"], "here") == {
+        "a-b": "a-b",
+        "ab": "ab",
+    }  # exact names are never confused
 
 
 # Decoding
@@ -328,8 +332,8 @@ def test_other_classes_than_the_task(tmp_path):
 def test_a_decompression_bomb_is_named(tmp_path, monkeypatch, limit):
     write_images(tmp_path, 1)
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", limit)
-    with pytest.raises(UserError, match=r"image .*000\.png is too large to be decoded safely"):
-        decode.decode(decode.FilePictures([tmp_path / "000.png"]), 16, "x", silent)
+    found = decode.decode([tmp_path / "000.png"], 16, "x", silent)
+    assert found.bad[0].startswith("is too large to be decoded safely")
 
 
 def test_modes_and_orientation(tmp_path):
@@ -344,7 +348,7 @@ def test_modes_and_orientation(tmp_path):
     exif = Image.Exif()
     exif[0x0112] = 6  # to be shown turned by 270 degrees
     turned.save(files.setdefault("EXIF", tmp_path / "exif.png"), exif=exif)
-    images = decode.decode(decode.FilePictures(list(files.values())), 16, "x", silent)
+    images = decode.decode(list(files.values()), 16, "x", silent).images
     for name, image in zip(files, images, strict=True):
         assert torch.equal(image, repeated(grey[None])[0]), name
 
@@ -352,7 +356,7 @@ def test_modes_and_orientation(tmp_path):
 def test_aspect_is_squashed_bilinear_with_antialiasing(tmp_path):
     pixels = np.random.default_rng(0).integers(0, 256, (40, 90, 3), dtype=np.uint8)
     Image.fromarray(pixels).save(tmp_path / "a.png")
-    image = decode.decode(decode.FilePictures([tmp_path / "a.png"]), 32, "x", silent)[0]
+    image = decode.decode([tmp_path / "a.png"], 32, "x", silent).images[0]
     scaled = torch.nn.functional.interpolate(
         torch.from_numpy(pixels).permute(2, 0, 1)[None].float(), (32, 32), mode="bilinear", antialias=True
     )[0].permute(1, 2, 0)
@@ -362,36 +366,70 @@ def test_aspect_is_squashed_bilinear_with_antialiasing(tmp_path):
 def test_progress_counts_images(tmp_path, monkeypatch):
     monkeypatch.setattr(decode, "CHUNK", 2)
     said = []
-    decode.decode(decode.ArrayPictures(scans(8, 0, 25)[0], "x"), 16, "mnist", said.append)
+    decode.decode(scans(8, 0, 25)[0], 16, "mnist", said.append)
     assert said == ["mnist: 20 of 25 images", "mnist: 25 of 25 images"]
 
 
 def test_hold_out_positions():
-    images = torch.zeros(25, 8, 8, 3, dtype=torch.uint8)
-    assert hold_out("a", Split(images, torch.arange(25))).test.labels.tolist() == [8, 9, 18, 19]
+    assert torch.nonzero(by_position(torch.zeros(25))).flatten().tolist() == [8, 9, 18, 19]
 
 
 def test_hold_out_by_class():
     def held(*counts):
         labels = torch.repeat_interleave(torch.arange(len(counts)), torch.tensor(counts))
-        return [int(part.sum()) for part in torch.split(held_out_by_class(labels), counts)]
+        return [int(part.sum()) for part in torch.split(by_class(labels), counts)]
 
     assert held(1, 2, 3, 8, 9, 10, 12, 13, 20, 25, 100) == [0, 1, 1, 2, 2, 2, 2, 3, 4, 5, 20]
     labels = torch.zeros(23, dtype=torch.int64)
-    assert torch.nonzero(held_out_by_class(labels)).flatten().tolist() == [8, 9, 18, 19, 22]
+    assert torch.nonzero(by_class(labels)).flatten().tolist() == [8, 9, 18, 19, 22]
 
 
 def test_what_is_not_an_image_of_a_known_kind_is_not_opened(tmp_path):
     """Pillow would hand EPS to another program, and wait for a pipe."""
-    from PIL import Image
-
-    from protolith.data.sources.decode import FilePictures, decode_good
-
     Image.new("RGB", (8, 8)).save(tmp_path / "a.eps", format="EPS")
     (tmp_path / "a.eps").rename(tmp_path / "a.png")
     os.mkfifo(tmp_path / "b.png")
     kinds = ("PNG", "JPEG", "MPO", "TIFF", "WEBP", "BMP", "GIF", "PPM")
     for kind in kinds:
         Image.new("RGB", (8, 8)).save(tmp_path / kind, format=kind)
-    found = decode_good(FilePictures([tmp_path / n for n in ("a.png", "b.png", *kinds)]), 8, "", lambda _: None)
+    found = decode.decode([tmp_path / n for n in ("a.png", "b.png", *kinds)], 8, "", silent)
     assert found.bad == {0: "cannot be read (not an image that Pillow knows)", 1: "is not a regular file"}
+
+
+@pytest.mark.parametrize(("width", "height"), [(40, 20), (20, 40), (31, 31)])
+def test_what_is_not_square_is_squashed_cropped_or_padded(width, height):
+    grey = np.zeros((height, width), dtype=np.uint8)
+    grey[height // 4 : height - height // 4, width // 4 : width - width // 4] = 200
+    image = Image.fromarray(grey)
+    side, longer = min(width, height), max(width, height)
+    left, top = (width - side) // 2, (height - side) // 2
+    ways = {
+        "squash": image,
+        "crop": image.crop((left, top, left + side, top + side)),
+        "pad": Image.new("L", (longer, longer)),
+    }
+    ways["pad"].paste(image, ((longer - width) // 2, (longer - height) // 2))
+    for resize, square in ways.items():
+        expected = np.asarray(square.resize((16, 16), Image.Resampling.BILINEAR)).astype(int)
+        found = decode.decode([grey], 16, "x", silent, resize).images[0, :, :, 0].numpy().astype(int)
+        # Beside a crop's edge the resampling still sees what is cut off; padding comes after the resize.
+        assert np.abs(found - expected).max() <= (0 if resize == "squash" else 40), resize
+
+
+def test_every_source_is_read_by_the_same_rule(tmp_path):
+    """The same images as class folders and as parquet files have the same test part, whichever the rule."""
+    images, labels = scans(16, 0, 43)
+    order = np.argsort(labels, kind="stable")
+    names = [f"{index:03}.png" for index in range(43)]
+    for index, (image, label) in enumerate(zip(images[order], labels[order], strict=True)):
+        place = tmp_path / "folder" / str(label)
+        place.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image).save(place / names[index])
+    write_parquet(tmp_path / "files" / "all.parquet", images[order], labels[order], names=DIGITS, paths=names)
+    for rule in ("given", "by-position", "by-class"):
+        first, second = (
+            read_found(found, DIGITS, 16, rule, silent)
+            for found in (folder.find(tmp_path / "folder", "a"), parquet.find_domain(tmp_path / "files", "a"))
+        )
+        assert torch.equal(first.test.images, second.test.images) and torch.equal(first.test.labels, second.test.labels)
+        assert (len(first.test) == 8) == (rule != "by-class")

@@ -7,9 +7,12 @@ import torch
 from PIL import Image
 from test_sources import scans, write_images, write_parquet
 
-from protolith.data import inspect, own, tasks
+from protolith.data import inspect, tasks
+from protolith.data.reading import read_found
 from protolith.data.sources import hub
-from protolith.data.tasks import TASKS, in_folder, load_task, read_task_file
+from protolith.data.sources.found import silent
+from protolith.data.spec import RULES, all_tasks
+from protolith.data.tasks import in_folder, load_task, read_task_file
 from protolith.errors import UserError
 
 DIGITS = tuple("0123456789")
@@ -28,14 +31,14 @@ def offline(monkeypatch):
 def office(tmp_path):
     """A small office10 in class folders, two of its domains in the parquet layout."""
     data = tmp_path / "data"
-    for name in TASKS["office10"].classes:
+    for name in all_tasks()["office10"].classes:
         write_images(data / "caltech" / name, 2)
         write_images(data / "office10" / "Amazon" / name, 3)
     images, _ = scans(16, 0, 40)
     labels = [index % 10 for index in range(40)]
     domains = ["webcam"] * 20 + ["dslr"] * 20
     path = data / "office10" / "all.parquet"
-    write_parquet(path, images, labels, names=TASKS["office10"].classes, domain=domains)
+    write_parquet(path, images, labels, names=all_tasks()["office10"].classes, domain=domains)
     return data
 
 
@@ -44,11 +47,11 @@ def sizes(task):
 
 
 def test_the_names():
-    assert list(TASKS) == ["mini", "digits", "digit5", "office10", "pacs"]
-    assert TASKS["digit5"].domains == ("mnist", "usps", "svhn", "syn", "mnistm")
-    assert TASKS["office10"].domains == ("caltech", "amazon", "webcam", "dslr")
-    assert TASKS["pacs"].domains == ("photo", "art_painting", "cartoon", "sketch")
-    assert {name: spec.split for name, spec in TASKS.items() if spec.split == "mod10"}.keys() == {"office10", "pacs"}
+    assert list(all_tasks()) == ["mini", "digit5", "digits", "office10", "pacs"]
+    assert all_tasks()["digit5"].domains == ("mnist", "usps", "svhn", "syn", "mnistm")
+    assert all_tasks()["office10"].domains == ("caltech", "amazon", "webcam", "dslr")
+    assert all_tasks()["pacs"].domains == ("photo", "art_painting", "cartoon", "sketch")
+    assert {name for name, spec in all_tasks().items() if spec.split == "by-position"} == {"office10", "pacs"}
 
 
 def test_layouts_may_be_mixed(office, tmp_path):
@@ -73,7 +76,7 @@ def test_a_decoded_task_is_found_without_its_data(office, tmp_path):
 def test_a_domain_that_the_directory_lacks_comes_from_the_cache(office, tmp_path):
     load_task("office10", data=office, cache=tmp_path / "cache")
     other = tmp_path / "other"
-    for name in TASKS["office10"].classes:
+    for name in all_tasks()["office10"].classes:
         write_images(other / "caltech" / name, 5)
     task = load_task("office10", data=other, cache=tmp_path / "cache")
     assert sizes(task)["caltech"] == (40, 10) and sizes(task)["amazon"] == (24, 6)
@@ -122,7 +125,7 @@ def test_missing_domains_say_where_to_put_which_files(tmp_path):
 
 
 def test_other_classes_than_the_task_has(tmp_path):
-    for domain in TASKS["pacs"].domains:
+    for domain in all_tasks()["pacs"].domains:
         write_images(tmp_path / domain / "zebra", 10)
     with pytest.raises(UserError, match=r"domain 'photo' in .* has other classes than its task: it lacks 'dog'"):
         load_task("pacs", data=tmp_path, cache=tmp_path / "cache")
@@ -148,15 +151,15 @@ def test_any_folder_is_a_task(tmp_path):
     task = load_task(str(tmp_path / "lungs"), cache=tmp_path / "cache")
     assert task.name == "lungs" and task.classes == ("ill", "well")
     assert sizes(task) == {"hospital-a": (16, 4), "hospital-b": (16, 4)}
-    assert task.notes[0] == f"no test folder in 'hospital-a', 'hospital-b': {own.HELD_OUT}"
+    assert task.notes[0] == f"no test folder in 'hospital-a', 'hospital-b': {RULES['by-class']}"
     assert load_task(str(tmp_path / "lungs"), cache=tmp_path / "cache").file == task.file
     same = read_task_file(task.file)
     assert torch.equal(same.domains[0].train.images, task.domains[0].train.images)
 
 
 def test_a_folder_named_like_a_task_never_stands_in_for_it(tmp_path):
-    for domain in TASKS["office10"].domains:
-        for name in TASKS["office10"].classes:
+    for domain in all_tasks()["office10"].domains:
+        for name in all_tasks()["office10"].classes:
             write_images(tmp_path / "office10" / domain / name, 2)
     load_task(str(tmp_path / "office10"), cache=tmp_path / "cache")
     with pytest.raises(UserError, match="task office10 lacks the images"):
@@ -173,8 +176,8 @@ def test_read_task_file_says_what_is_wrong(tmp_path):
 
 def test_mini_is_embedded_and_cached(tmp_path):
     task = load_task("mini", cache=tmp_path)
-    assert tuple(domain.name for domain in task.domains) == TASKS["mini"].domains
-    assert task.classes == TASKS["mini"].classes
+    assert tuple(domain.name for domain in task.domains) == all_tasks()["mini"].domains
+    assert task.classes == all_tasks()["mini"].classes
     start = time.perf_counter()
     assert load_task("mini", cache=tmp_path).file == task.file
     assert time.perf_counter() - start < 0.5
@@ -190,7 +193,7 @@ def digits(tmp_path):
 
 
 def test_syn_is_drawn_when_it_is_absent(digits, tmp_path, monkeypatch):
-    from protolith.data import syn
+    from protolith.data.drawn import syn
 
     render = syn.render
     monkeypatch.setattr(syn, "render", lambda size: render(size, 40, 20))
@@ -211,13 +214,14 @@ def test_a_split_that_is_not_the_tasks_own_is_noted(digits, office, tmp_path):
         write_images(digits / "syn" / "train" / label, 1)
         write_images(digits / "syn" / "test" / label, 1)
     assert (
-        f"usps: no test part was found, so {tasks.HELD_OUT}" in load_task("digits", data=digits, cache=tmp_path).notes
+        f"usps: no test part was found, so {RULES['by-position']}"
+        in load_task("digits", data=digits, cache=tmp_path).notes
     )
     for part in ("train", "test"):
-        for name in TASKS["office10"].classes:
+        for name in all_tasks()["office10"].classes:
             write_images(office / "dslr" / part / name, 2)
     notes = load_task("office10", data=office, cache=tmp_path / "cache").notes
-    assert notes == ("dslr: divided as its files are, not by position mod 10",)
+    assert notes == ("dslr: divided as its files are, not by position",)
 
 
 # Looking at a task
@@ -279,9 +283,10 @@ def test_task_info_says_what_is_here(office, tmp_path):
 )
 def test_real_counts(shared_data, task, domain, train, test):
     found = in_folder(shared_data, task, domain)
-    read = found.read(TASKS[task].classes, 8 if domain == "mnist" else 32, lambda _: None)
+    spec = all_tasks()[task]
+    read = read_found(found, spec.classes, 8 if domain == "mnist" else 32, spec.rule, silent)
     assert (len(read.train), len(read.test)) == (train, test)
-    classes = len(TASKS[task].classes)
+    classes = len(all_tasks()[task].classes)
     assert min(read.train.counts(classes)) > 0 and min(read.test.counts(classes)) > 0
     assert read.train.images.float().std() > 10  # pictures, not a constant
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from PIL import Image
 
 import protolith as pl
 
@@ -42,6 +43,21 @@ def test_the_method_of_the_page_trains(tmp_path, tiny):
     plugin.write_text(text)
     run = pl.fit("pull", out=tmp_path / "run", plugins=[str(plugin)], params={"weight": 1.0}, **{**tiny, "rounds": 2})
     assert "pull" not in run.metrics[0]["loss"] and run.metrics[1]["loss"]["pull"] > 0
+
+
+def test_the_task_of_the_page_is_checked_and_trained(tmp_path, protolith):
+    ((_, text),) = blocks("adding-a-task.md", "toml")
+    (tmp_path / "pets.toml").write_text(text)
+    for number, name in enumerate(f"{domain}/{label}" for domain in ("park", "home") for label in ("cat", "dog")):
+        folder = tmp_path / "images" / name
+        folder.mkdir(parents=True)
+        for index in range(10):
+            Image.new("RGB", (20, 30), (60 * number, 20 * index, 90)).save(folder / f"{index:03}.jpg")
+    for line in re.findall("^protolith .*", (DOCS / "adding-a-task.md").read_text(), re.M):
+        quick = ["--rounds", "1", "--set", "width=4", "--workers", "0"] if " run " in line else []
+        code, out, err = protolith(*line.split()[1:], *quick)
+        assert code == 0, err
+    assert "protocol shift" in out and "park" in out
 
 
 def navigation(part):

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from protolith.data.protocols import plain_name
-from protolith.data.tasks import TASKS
+from protolith.data.spec import all_tasks
 from protolith.errors import UserError
 from protolith.experiments.paper import Reduction, at_rounds, experiments, get_experiment, plan, reduced_by, tables
 from protolith.experiments.printed import printed_table
@@ -29,7 +29,7 @@ def test_there_are_as_many_as_the_papers_have():
 @pytest.mark.parametrize("experiment", ALL, ids=lambda e: e.id)
 def test_every_experiment_resolves_and_says_what_is_uncertain(experiment):
     planned = plan(experiment, Reduction())
-    per_set = [len(TASKS[d.run["task"]].domains) if d.leave_out else 1 for d in experiment.datasets]
+    per_set = [len(all_tasks()[d.run["task"]].domains) if d.leave_out else 1 for d in experiment.datasets]
     assert len(planned) == len(experiment.seeds) * len(experiment.rows) * sum(per_set)
     # No two rows are the same run (studies of two options share the run in which both have their defaults).
     assert len({(job.variant.study, job_name(job.config)) for job in planned}) == len(planned)
@@ -55,7 +55,7 @@ def test_every_row_and_column_of_a_table_has_the_papers_value(experiment):
     for dataset in experiment.datasets:
         rows = theirs[dataset.name]
         assert list(rows) == [variant.name for variant in experiment.rows]
-        domains = {plain_name(name) for name in TASKS[dataset.run["task"]].domains}
+        domains = {plain_name(name) for name in all_tasks()[dataset.run["task"]].domains}
         for cells in rows.values():
             named = {name.removeprefix("ATA ") for name in cells if name.islower() or name.startswith("ATA ")}
             assert named in (set(), domains, {*domains, "mean"})

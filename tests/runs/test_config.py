@@ -1,12 +1,8 @@
-from dataclasses import replace
-
 import pytest
 
-from protolith.data.tasks import TASKS
 from protolith.errors import UserError
 from protolith.runs import runner
 from protolith.runs.config import RunConfig, keys_of, merge, parse_set, read_toml, resolve, to_toml, validated
-from protolith.runs.defaults import TASK_DEFAULTS
 from protolith.runs.runner import Observer
 
 
@@ -18,14 +14,6 @@ def test_the_papers_settings_are_the_defaults_of_their_tasks():
     assert resolve([{"task": "pacs"}]).training.batch == 16
     assert resolve([{"task": "pacs", "protocol": {"name": "unseen"}}]).protocol.eval == "all"
     assert resolve([{"task": "digits", "protocol": {"name": "unseen"}}]).protocol.eval == "test"
-
-
-def test_every_named_task_has_defaults_and_one_without_is_refused_at_once(monkeypatch):
-    assert TASK_DEFAULTS.keys() == TASKS.keys()
-    monkeypatch.setitem(TASKS, "made-up", replace(TASKS["mini"], name="made-up"))
-    with pytest.raises(UserError, match=r"^the task 'made-up' has no defaults yet: .* TASK_DEFAULTS") as error:
-        resolve([{"task": "made-up"}])
-    assert "\n" not in str(error.value)
 
 
 def test_a_folder_has_a_laptops_settings_and_a_task_that_is_none_the_nearest_right_word(tmp_path):

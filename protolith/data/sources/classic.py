@@ -6,18 +6,16 @@ The libraries for these formats are imported where they are needed: together the
 import bz2
 import gzip
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
-from protolith.data.domain import Domain, Split
 from protolith.data.sources import folder
-from protolith.data.sources.decode import Array, ArrayPictures, decode
-from protolith.data.sources.found import Found, Progress, numbering, stamps
+from protolith.data.sources.found import Found, spellings, stamps
+from protolith.data.sources.inventory import Array, Part, Row
 from protolith.errors import UserError
 
 DIGITS = tuple("0123456789")
@@ -136,23 +134,21 @@ def _syn(place: Path) -> Found | None:
 
 
 def _found(domain: str, files: list[Path], place: Path, train: Load, test: Load) -> Found:
-    def read(classes: tuple[str, ...], size: int, progress: Progress) -> Domain:
-        index = np.array(numbering(DIGITS, classes, f"domain '{domain}'"))
-        return Domain(
-            domain,
-            _split(train, index, size, f"{domain} train", place, progress),
-            _split(test, index, size, f"{domain} test", place, progress),
-        )
+    def rows(classes: tuple[str, ...]) -> list[Row]:
+        own = spellings(DIGITS, classes, f"domain '{domain}'")
+        names = [own[digit] for digit in DIGITS]
+        return [*_rows(train, names, domain, "train", place), *_rows(test, names, domain, "test", place)]
 
-    return Found(domain, stamps(files), str(place), read, True, DIGITS)
+    return Found(domain, stamps(files), str(place), rows, True, DIGITS)
 
 
-def _split(load: Load, index: Labels, size: int, what: str, place: Path, progress: Progress) -> Split:
+def _rows(load: Load, names: list[str], domain: str, part: Part, place: Path) -> Iterator[Row]:
     pixels, labels = load()
     if len(pixels) != len(labels) or (len(labels) and not 0 <= labels.min() <= labels.max() <= 9):
         counts = f"{len(pixels)} images and {len(labels)} labels"
-        raise UserError(f"{what} in '{place}' has {counts}, or labels that are no digits.")
-    return Split(decode(ArrayPictures(pixels, str(place)), size, what, progress), torch.from_numpy(index[labels]))
+        raise UserError(f"{domain} {part} in '{place}' has {counts}, or labels that are no digits.")
+    for index, (picture, label) in enumerate(zip(pixels, labels.tolist(), strict=True)):
+        yield Row(domain, part, names[label], picture, f"image {index} in {place}")
 
 
 def _guarded(file: Path, load: Callable[[], Any]) -> Any:

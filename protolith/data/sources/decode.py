@@ -4,14 +4,13 @@ import functools
 import importlib.util
 import io
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from PIL import (  # each makes its format known
     BmpImagePlugin,  # noqa: F401
@@ -27,11 +26,8 @@ from PIL import (  # each makes its format known
 from torch import Tensor
 
 from protolith.data.sources.found import Progress
-from protolith.data.sources.inventory import printable
-from protolith.errors import UserError
+from protolith.data.sources.inventory import Array, Picture, printable
 from protolith.machine import cores
-
-Array = npt.NDArray[np.uint8]
 
 # What images are kept in (JPEG includes MPO). Pillow knows more, such as EPS, which it hands to another program.
 FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "TIFF", "GIF", "PPM")
@@ -43,6 +39,12 @@ LITTER = ("thumbs.db", "desktop.ini")  # what Windows leaves in folders of pictu
 KINDS, ENDING = 8, 12  # endings in a note, and the letters of one
 LEAST_SIDE = 2  # pixels; a single one shows nothing
 CHUNK = 500  # images per piece of work, and so the step of the progress
+Resize = Literal["squash", "crop", "pad"]
+RESIZES: dict[Resize, Callable[[Image.Image, tuple[int, int], Image.Resampling], Image.Image]] = {
+    "squash": Image.Image.resize,
+    "crop": ImageOps.fit,
+    "pad": ImageOps.pad,
+}
 THREADS = min(4, cores())  # Pillow decodes and resizes outside the interpreter lock
 
 
@@ -90,80 +92,6 @@ def about_unread(found: Counter[str]) -> str:
     return f"{what} not read: {kinds}{hint}"
 
 
-class Pictures(Protocol):
-    """Images that can be opened one by one, each with a name for error messages."""
-
-    def __len__(self) -> int: ...
-
-    def name(self, index: int) -> str:
-        """Say which image this is."""
-        ...
-
-    def open(self, index: int) -> Image.Image:
-        """Open one image; its pixels may be read later."""
-        ...
-
-
-@dataclass(frozen=True)
-class FilePictures:
-    """Image files."""
-
-    files: Sequence[Path]
-
-    def __len__(self) -> int:
-        return len(self.files)
-
-    def name(self, index: int) -> str:
-        """Return the path of the file."""
-        return str(self.files[index])
-
-    def open(self, index: int) -> Image.Image:
-        """Open the file."""
-        file = self.files[index]
-        if not file.is_file() and file.exists():  # a named pipe would be waited for
-            raise _BadImage("is not a regular file")
-        return Image.open(file, formats=FORMATS + (_heic_formats() if file.suffix.lower() in HEIC else ()))
-
-
-@dataclass(frozen=True)
-class EncodedPictures:
-    """Encoded images in memory: a column of bytes, and names where the source has them."""
-
-    column: Any  # a pyarrow binary array: indexable, items have as_py()
-    names: Sequence[str | None]
-    where: str
-
-    def __len__(self) -> int:
-        return len(self.column)
-
-    def name(self, index: int) -> str:
-        """Return the name that the source gives, or the row."""
-        return f"{self.names[index] or f'row {index}'} in {self.where}"
-
-    def open(self, index: int) -> Image.Image:
-        """Open the bytes."""
-        return Image.open(io.BytesIO(self.column[index].as_py() or b""), formats=FORMATS)
-
-
-@dataclass(frozen=True)
-class ArrayPictures:
-    """Images of one size as an array [n, height, width] or [n, height, width, 3]."""
-
-    pixels: Array
-    where: str
-
-    def __len__(self) -> int:
-        return len(self.pixels)
-
-    def name(self, index: int) -> str:
-        """Return the position in the file."""
-        return f"image {index} in {self.where}"
-
-    def open(self, index: int) -> Image.Image:
-        """Wrap the pixels."""
-        return Image.fromarray(self.pixels[index])
-
-
 @dataclass(frozen=True)
 class Decoded:
     """Decoded images [n, size, size, 3], the sizes [n, 2] (width, height) that they had, and what was unreadable.
@@ -176,19 +104,11 @@ class Decoded:
     bad: dict[int, str]
 
 
-def decode(pictures: Pictures, size: int, what: str, progress: Progress) -> Tensor:
-    """Decode all images to RGB at size × size, bilinear with antialiasing, the aspect squashed."""
-    if isinstance(pictures, ArrayPictures) and pictures.pixels.shape[1:3] == (size, size):
-        return _as_rgb(pictures.pixels)
-    found = decode_good(pictures, size, what, progress)
-    if found.bad:
-        first = min(found.bad)
-        raise UserError(f"image {pictures.name(first)} {found.bad[first]}.")
-    return found.images
+def decode(pictures: Sequence[Picture], size: int, what: str, progress: Progress, resize: Resize = "squash") -> Decoded:
+    """Decode the images that can be read to RGB at size × size, and say what is wrong with the others.
 
-
-def decode_good(pictures: Pictures, size: int, what: str, progress: Progress) -> Decoded:
-    """Decode the images that can be read, and say what is wrong with the others."""
+    Bilinear with antialiasing. What is not square is squashed, cropped at its longer side, or padded with black.
+    """
     count = len(pictures)
     images = torch.zeros((count, size, size, 3), dtype=torch.uint8)
     sizes = torch.zeros((count, 2), dtype=torch.int64)
@@ -199,7 +119,7 @@ def decode_good(pictures: Pictures, size: int, what: str, progress: Progress) ->
         stop = min(start + CHUNK, count)
         for index in range(start, stop):
             try:
-                view[index], extents[index] = _one(pictures, index, size)
+                view[index], extents[index] = _one(pictures[index], size, resize)
             except _BadImage as error:
                 bad[index] = str(error)
         return stop
@@ -211,27 +131,28 @@ def decode_good(pictures: Pictures, size: int, what: str, progress: Progress) ->
     return Decoded(images, sizes, dict(sorted(bad.items())))
 
 
-def resized(images: Tensor, size: int) -> Tensor:
-    """Resize decoded images the way that `decode` does."""
-    if images.shape[1] == images.shape[2] == size:
-        return images
-    return decode(ArrayPictures(images.numpy(), "memory"), size, "resize", lambda _: None)
-
-
-def _as_rgb(pixels: Array) -> Tensor:
-    colour = pixels if pixels.ndim == 4 else np.repeat(pixels[..., None], 3, axis=3)
-    return torch.from_numpy(np.ascontiguousarray(colour))
-
-
 class _BadImage(Exception):
     """What is wrong with an image, as the end of a sentence that begins with its name."""
 
 
-def _one(pictures: Pictures, index: int, size: int) -> tuple[Array, tuple[int, int]]:
+def _open(picture: Picture) -> Image.Image:
+    """Open an image; its pixels are read later."""
+    if isinstance(picture, bytes):
+        return Image.open(io.BytesIO(picture), formats=FORMATS)
+    if not isinstance(picture, Path):
+        return Image.fromarray(picture)
+    if not picture.is_file() and picture.exists():  # a named pipe would be waited for
+        raise _BadImage("is not a regular file")
+    return Image.open(picture, formats=FORMATS + (_heic_formats() if picture.suffix.lower() in HEIC else ()))
+
+
+def _one(picture: Picture, size: int, resize: Resize) -> tuple[Array, tuple[int, int]]:
+    if isinstance(picture, np.ndarray) and picture.shape[:2] == (size, size):
+        return picture.reshape(size, size, -1), (size, size)
     try:
-        with pictures.open(index) as image:
+        with _open(picture) as image:
             _check_area(image)  # from the header: nothing is decoded yet
-            return _pixels(ImageOps.exif_transpose(image), size), image.size
+            return _pixels(ImageOps.exif_transpose(image), size, resize), image.size
     except Image.DecompressionBombError as error:
         raise _BadImage(f"is too large to be decoded safely: {str(error).rstrip('.')}") from error
     except _BadImage:
@@ -256,7 +177,7 @@ def _check_area(image: Image.Image) -> None:
         raise _BadImage(f"is too small to show anything: {image.width} × {image.height} pixels")
 
 
-def _pixels(image: Image.Image, size: int) -> Array:
+def _pixels(image: Image.Image, size: int, resize: Resize) -> Array:
     # Grey images are resized in one channel and then repeated: the same pixels for a third of the work.
     if image.mode.startswith("I"):
         image = _eight_bits(image)
@@ -267,7 +188,7 @@ def _pixels(image: Image.Image, size: int) -> Array:
     if image.mode not in ("L", "RGB"):
         image = image.convert("L" if image.mode in ("1", "LA") else "RGB")
     if image.size != (size, size):
-        image = image.resize((size, size), Image.Resampling.BILINEAR)
+        image = RESIZES[resize](image, (size, size), Image.Resampling.BILINEAR)
     pixels = np.asarray(image)
     return pixels if pixels.ndim == 3 else pixels[..., None]
 

@@ -1,77 +1,61 @@
-"""Class folders: `domain/class/image`, or `domain/train/class/image` with `domain/test/class/image`."""
+"""Class folders: `domain/class/image`, or `domain/train|val|test/class/image`."""
 
-from dataclasses import dataclass
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
-import torch
+from protolith.data.sources.decode import about_unread, suffixes, unread
+from protolith.data.sources.found import Found, listed, spellings, stamps
+from protolith.data.sources.inventory import (
+    Inventory,
+    Part,
+    Row,
+    file_row,
+    inventory,
+    part_of,
+    printable,
+    settled,
+)
+from protolith.errors import NothingRead, UserError
 
-from protolith.data.domain import Domain, Split
-from protolith.data.sources.decode import FilePictures, decode, suffixes
-from protolith.data.sources.found import TEST_NAMES, Found, Progress, hold_out, listed, numbering, stamps
-from protolith.errors import UserError
 
-SPLIT_NAMES = {"train", *TEST_NAMES}
+@dataclass
+class Seen:
+    """What was found on the way: sentences about what is left out, and every folder that was looked into."""
+
+    root: Path
+    notes: list[str] = field(default_factory=list)
+    folders: list[Path] = field(default_factory=list)
 
 
-@dataclass(frozen=True)
-class ClassFolders:
-    """The image files of one part of a domain, by class, in alphabetical order."""
+def read_tree(root: Path) -> Inventory:
+    """List the images of a folder of domains."""
+    seen = Seen(root)
+    rows = [row for folder in _folders(root, seen) for row in _domain(folder, folder.name, seen)]
+    if rows and (beside := images(root)):
+        seen.notes.append(f"{len(beside)} image(s) beside the sites' folders are not used")
+    return _complete(root.resolve().name, root, rows, seen)
 
-    folder: Path
-    files: dict[str, tuple[Path, ...]]
 
-    @property
-    def all(self) -> tuple[Path, ...]:
-        """All files, class by class."""
-        return tuple(file for files in self.files.values() for file in files)
-
-    def read(self, classes: tuple[str, ...], size: int, what: str, progress: Progress) -> Split:
-        """Decode the images, labelled by the position of their class in `classes`."""
-        index = {name: position for position, name in enumerate(classes)}
-        labels = [index[name] for name, files in self.files.items() for _ in files]
-        return Split(decode(FilePictures(self.all), size, what, progress), torch.tensor(labels, dtype=torch.int64))
+def read_domain(folder: Path, domain: str) -> Inventory:
+    """List the images of a single domain."""
+    seen = Seen(folder.parent)
+    return _complete(domain, folder, list(_domain(folder, domain, seen)), seen)
 
 
 def find(folder: Path, domain: str) -> Found | None:
-    """Find one domain in a folder, or nothing when the folder holds no images in class folders."""
-    inner = {path.name: path for path in subfolders(folder)}
-    if not inner:
-        if folder.is_dir() and images(folder):
-            raise UserError(f"domain '{domain}' in '{folder}' holds images but no class folders (domain/class/image).")
-        return None
-    if "train" not in inner or not inner.keys() <= SPLIT_NAMES or images(inner["train"]):
-        return _single(folder, domain)
-    test = next((inner[name] for name in TEST_NAMES if name in inner), None)
-    unused = [name for name in inner if test is not None and name not in ("train", test.name)]
-    notes = (f"{domain}: the part {listed(unused)} is not used",) if unused else ()
-    return find_parts(domain, inner["train"], test, notes) if test else _single(inner["train"], domain)
+    """Find a domain of a named task in its folder, or nothing when the folder holds no images in class folders."""
+    seen = Seen(Path())
+    return _found(domain, folder, list(_domain(folder, domain, seen)), seen)
 
 
-def find_parts(domain: str, train: Path, test: Path, notes: tuple[str, ...] = ()) -> Found | None:
+def find_parts(domain: str, train: Path, test: Path) -> Found | None:
     """Find a domain whose training and test images are in two folders of class folders."""
-    first, second = class_folders(train), class_folders(test)
-    if first is None or second is None:
-        raise UserError(f"domain '{domain}' has no class folders with images in '{train if first is None else test}'.")
-    names = tuple(first.files)
-    if strange := [name for name in second.files if name not in first.files]:
-        raise UserError(f"domain '{domain}' has classes in '{test}' that '{train}' lacks: {listed(strange)}.")
-
-    def read(classes: tuple[str, ...], size: int, progress: Progress) -> Domain:
-        own = _renamed(names, classes, f"domain '{domain}' in '{train.parent}'")
-        parts = ((first, "train"), (second, "test"))
-        return Domain(domain, *(part.read(own, size, f"{domain} {what}", progress) for part, what in parts))
-
-    return Found(domain, stamps(first.all + second.all), str(train.parent), read, True, names, notes)
-
-
-def class_folders(folder: Path) -> ClassFolders | None:
-    """List the images of a folder of class folders; nothing when no class folder is there."""
-    files = {path.name: images(path) for path in subfolders(folder)}
-    if not any(files.values()):
-        return None
-    if empty := [name for name, inside in files.items() if not inside]:
-        raise _empty(folder / empty[0])
-    return ClassFolders(folder, files)
+    seen = Seen(Path())
+    parts: tuple[tuple[Part, Path], ...] = (("train", train), ("test", test))
+    rows = [row for part, folder in parts for row in _classes(domain, part, _folders(folder, seen), seen)]
+    return _found(domain, train.parent, rows, seen)
 
 
 def subfolders(folder: Path) -> list[Path]:
@@ -89,24 +73,76 @@ def images(folder: Path) -> tuple[Path, ...]:
     return tuple(sorted(inside, key=lambda path: path.name))
 
 
-def _empty(folder: Path) -> UserError:
-    return UserError(f"class folder '{folder}' holds no image ({', '.join(sorted(suffixes()))}).")
-
-
-def _single(folder: Path, domain: str) -> Found | None:
-    listing = class_folders(folder)
-    if listing is None:
+def _found(domain: str, folder: Path, rows: Sequence[Row], seen: Seen) -> Found | None:
+    if not rows:
         return None
-    names = tuple(listing.files)
+    ordered = inventory(domain, folder, rows).rows
+    train, test, unused = settled(ordered)
+    names = tuple(dict.fromkeys(row.label for row in train))
+    if strange := sorted({row.label for row in test}.difference(names)):
+        raise UserError(f"domain '{domain}' in '{folder}' has test images of {listed(strange)} and none to train on.")
 
-    def read(classes: tuple[str, ...], size: int, progress: Progress) -> Domain:
-        own = _renamed(names, classes, f"domain '{domain}' in '{folder}'")
-        return hold_out(domain, listing.read(own, size, domain, progress))
+    def respelled(classes: tuple[str, ...]) -> list[Row]:
+        own = spellings(names, classes, f"domain '{domain}' in '{folder}'")
+        return [row._replace(label=own[row.label]) for row in train + test]
 
-    return Found(domain, stamps(listing.all), str(folder), read, False, names)
+    notes = [*seen.notes, f"{domain}: the part 'val' is not used"] if unused else seen.notes
+    files = (row.picture for row in train + test if isinstance(row.picture, Path))
+    return Found(domain, stamps(files), str(folder), respelled, bool(test), names, tuple(notes))
 
 
-def _renamed(names: tuple[str, ...], classes: tuple[str, ...], where: str) -> tuple[str, ...]:
-    # The folder's own spelling of each class, in the order of the task's classes.
-    own = dict(zip(numbering(names, classes, where), names, strict=True))
-    return tuple(own[position] for position in range(len(classes)))
+def _complete(name: str, root: Path, rows: Sequence[Row], seen: Seen) -> Inventory:
+    others = about_unread(unread(path for folder in seen.folders for path in folder.iterdir() if path.is_file()))
+    where = printable(str(root))
+    if not rows and others:
+        raise NothingRead(f"folder '{where}' holds no image that can be read: {others}.")
+    if not rows:
+        kinds = ", ".join(sorted(suffixes()))
+        raise UserError(f"folder '{where}' holds no domain: it needs images ({kinds}) in domain/class/image.")
+    return inventory(name, root, rows, [*seen.notes, others] if others else seen.notes)
+
+
+def _domain(folder: Path, domain: str, seen: Seen) -> Iterator[Row]:
+    inner = {path.name: path for path in _folders(folder, seen)}
+    loose = images(folder)
+    if loose and not inner:
+        raise UserError(
+            f"domain '{printable(domain)}' in '{printable(str(folder))}' holds images but no class folders "
+            "(domain/class/image)."
+        )
+    if loose:
+        seen.notes.append(f"{printable(domain)}: {len(loose)} image(s) outside the class folders are not used")
+    in_parts = "train" in inner and all(part_of(name) for name in inner) and not images(inner["train"])
+    if not in_parts:
+        yield from _classes(domain, "", inner.values(), seen)
+        return
+    for name, path in inner.items():
+        yield from _classes(domain, part_of(name) or "", _folders(path, seen), seen)
+
+
+def _classes(domain: str, part: Part, folders: Iterable[Path], seen: Seen) -> Iterator[Row]:
+    for folder in folders:
+        files = images(folder)
+        if not files:
+            seen.notes.append(f"{printable(domain)}: class folder '{printable(folder.name)}' holds no image")
+        if deeper := subfolders(folder):
+            names = listed([printable(path.name) for path in deeper])
+            seen.notes.append(
+                f"{printable(domain)}: folders inside class '{printable(folder.name)}' are not read: {names}"
+            )
+        for file in files:
+            yield file_row(domain, part, folder.name, file, seen.root)
+
+
+def _folders(folder: Path, seen: Seen) -> list[Path]:
+    """The folders inside a folder, without links that lead back up."""
+    here = os.path.realpath(folder)
+    found = []
+    for path in subfolders(folder):
+        real = os.path.realpath(path)
+        if path.is_symlink() and (here == real or here.startswith(real.rstrip(os.sep) + os.sep)):
+            seen.notes.append(f"link '{printable(str(path))}' leads back to a folder that holds it and is not followed")
+        else:
+            found.append(path)
+    seen.folders += found
+    return found

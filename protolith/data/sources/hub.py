@@ -1,29 +1,15 @@
 """The Hugging Face hub: parquet files by repository and revision, kept in the hub's own cache."""
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
 
 from protolith.data.sources import parquet
 from protolith.data.sources.found import Found, Progress
+from protolith.data.spec import Columns, HubSource
 
 
 class HubUnavailable(Exception):
     """The hub could not be reached, or has no such files; the message says which."""
-
-
-@dataclass(frozen=True)
-class HubSource:
-    """Where the files of a domain are on the hub: a repository, the folder of a configuration, a revision."""
-
-    repo: str
-    folder: str = "data"
-    revision: str = "main"
-
-    @property
-    def address(self) -> str:
-        """Name it for people."""
-        return f"hub:{self.repo}@{self.revision}/{self.folder}"
 
 
 def download(source: HubSource, progress: Progress) -> list[Path]:
@@ -49,9 +35,9 @@ def download(source: HubSource, progress: Progress) -> list[Path]:
     return files
 
 
-def domain(source: HubSource, name: str, files: list[Path]) -> Found:
+def domain(source: HubSource, name: str, files: list[Path], columns: Columns) -> Found:
     """Describe one domain in downloaded files."""
-    return parquet.from_files(files, name, source.address, source.address)
+    return parquet.from_files(files, name, source.address, source.address, columns)
 
 
 def _first_line(error: Exception) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from protolith import files
-from protolith.data.sources.inventory import Inventory, Part, Row, inventory, part_of, printable
+from protolith.data.sources.inventory import Inventory, Part, Row, file_row, inventory, part_of, printable
 from protolith.errors import UserError
 
 SUFFIXES = (".csv", ".parquet")
@@ -34,7 +34,7 @@ def read_manifest(path: Path) -> Inventory:
     seen: dict[str, int] = {}
     for number, cells in lines:
         row = _row(path, number, cells, root, inside)
-        key = os.path.normpath(row.file)
+        key = os.path.normpath(root / cells[0].strip())
         if key in seen:
             raise _fault(path, number, f"the path '{printable(cells[0])}' is also in line {seen[key]}")
         seen[key] = number
@@ -42,7 +42,7 @@ def read_manifest(path: Path) -> Inventory:
     if not rows:
         raise UserError(f"manifest '{printable(str(path))}' lists no image.")
     _complete_parts(path, rows)
-    return inventory(path.stem, root, rows)
+    return inventory(path.stem, path, rows)
 
 
 def _row(path: Path, number: int, cells: Sequence[str], root: Path, inside: str) -> Row:
@@ -58,16 +58,16 @@ def _row(path: Path, number: int, cells: Sequence[str], root: Path, inside: str)
     real = os.path.realpath(root / name)
     if Path(name).is_absolute() or not real.startswith(inside.rstrip(os.sep) + os.sep):
         raise _fault(path, number, f"the path '{printable(name)}' leads out of the manifest's folder")
-    return Row(site, part, label, root / name)
+    return file_row(site, part, label, root / name, root)
 
 
 def _complete_parts(path: Path, rows: Iterable[Row]) -> None:
     """Within a site either every image has a split or none has."""
     said: dict[str, bool] = {}
     for row in rows:
-        if said.setdefault(row.site, bool(row.part)) != bool(row.part):
+        if said.setdefault(row.domain, bool(row.part)) != bool(row.part):
             raise UserError(
-                f"manifest '{printable(str(path))}': some images of site '{printable(row.site)}' have a split and "
+                f"manifest '{printable(str(path))}': some images of site '{printable(row.domain)}' have a split and "
                 f"some have none; give all of them one ({SPLITS}), or none."
             )
 

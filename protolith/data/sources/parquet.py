@@ -5,30 +5,17 @@ pyarrow is imported where it is needed: a run whose images have been decoded bef
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
-
-from protolith.data.domain import Domain, Split
-from protolith.data.sources.decode import EncodedPictures, decode
-from protolith.data.sources.found import (
-    TEST_NAMES,
-    Found,
-    Progress,
-    hold_out,
-    listed,
-    numbering,
-    plain,
-    stamps,
-)
+from protolith.data.sources.found import Found, listed, plain, spellings, stamps
+from protolith.data.sources.inventory import TEST_NAMES, Part, Row
+from protolith.data.spec import Columns
 from protolith.errors import UserError
 
-IMAGE_COLUMNS = ("image", "img")
-LABEL_COLUMNS = ("label", "labels")
+COLUMNS = Columns()
 
 
 @dataclass(frozen=True)
@@ -42,65 +29,51 @@ class Schema:
     domains: tuple[str, ...] | None
 
 
-@dataclass(frozen=True)
-class Rows:
-    """Encoded images with their labels as indices of the task's classes, in the order of the files."""
-
-    images: Any
-    paths: list[str | None]
-    labels: list[int]
-
-    def sorted(self, classes: Sequence[str]) -> "Rows":
-        """Order by class and file name, which is the order of class folders."""
-        import pyarrow as pa
-
-        keys = [(classes[label], path or "") for label, path in zip(self.labels, self.paths, strict=True)]
-        order = sorted(range(len(keys)), key=keys.__getitem__)
-        return Rows(self.images.take(pa.array(order)), [self.paths[i] for i in order], [self.labels[i] for i in order])
-
-
-def find_domain(folder: Path, domain: str) -> Found | None:
+def find_domain(folder: Path, domain: str, columns: Columns = COLUMNS) -> Found | None:
     """Find one domain in the parquet files of its own folder."""
     files = _files(folder)
-    return from_files(files, domain, str(folder)) if files else None
+    return from_files(files, domain, str(folder), columns=columns) if files else None
 
 
-def find_shared(folder: Path, domain: str) -> Found | None:
-    """Find one domain in parquet files that hold several, by their `domain` column."""
-    files = [file for file in _files(folder) if read_schema(file).domain]
-    if not files or domain not in {name for file in files for name in _domains(file)}:
+def find_shared(folder: Path, domain: str, columns: Columns = COLUMNS) -> Found | None:
+    """Find one domain in parquet files that hold several, by their column of domains."""
+    files = [file for file in _files(folder) if read_schema(file, columns).domain]
+    if not files or domain not in {name for file in files for name in _domains(file, columns)}:
         return None
-    return from_files(files, domain, str(folder))
+    return from_files(files, domain, str(folder), columns=columns)
 
 
-def from_files(files: Sequence[Path], domain: str, where: str, fingerprint: str = "") -> Found:
+def from_files(
+    files: Sequence[Path], domain: str, where: str, fingerprint: str = "", columns: Columns = COLUMNS
+) -> Found:
     """Describe one domain that these files hold, alone or among others."""
     parts = by_part(files)
     given = bool(parts["train"]) and bool(parts["test"])
-    used = parts["train"] + parts["test"] if given else parts["train"] or parts["test"] or parts["other"]
+    used = parts["train"] + parts["test"] if given else parts["train"] or parts["test"] or parts[""]
 
-    def read(classes: tuple[str, ...], size: int, progress: Progress) -> Domain:
-        if given:
-            return Domain(
-                domain,
-                *(_split(parts[part], domain, part, classes, size, progress) for part in ("train", "test")),
-            )
-        return hold_out(domain, _split(used, domain, "", classes, size, progress))
+    def rows(classes: tuple[str, ...]) -> list[Row]:
+        if not given:
+            return _in_folder_order(used, domain, classes, columns)
+        train, test = (
+            [row for file in parts[part] for _, row in _rows(file, domain, part, classes, columns)]
+            for part in ("train", "test")
+        )
+        return train + test
 
-    return Found(domain, fingerprint or stamps(used), where, read, given, read_schema(used[0]).classes)
+    return Found(domain, fingerprint or stamps(used), where, rows, given, read_schema(used[0], columns).classes)
 
 
-def by_part(files: Sequence[Path]) -> dict[str, list[Path]]:
+def by_part(files: Sequence[Path]) -> dict[Part, list[Path]]:
     """Sort files into training, test and other by their names; SVHN's `extra` part is left out."""
     words = {file: set(re.split(r"[^a-z]+", file.stem.lower())) for file in files}
     train = [file for file in files if "train" in words[file]]
     tests = ([file for file in files if name in words[file] and file not in train] for name in TEST_NAMES)
     test = next((part for part in tests if part), [])
     other = [file for file in files if not words[file] & {"train", "extra", *TEST_NAMES}]
-    return {"train": train, "test": test, "other": other}
+    return {"train": train, "test": test, "": other}
 
 
-def read_schema(file: Path) -> Schema:
+def read_schema(file: Path, columns: Columns = COLUMNS) -> Schema:
     """Find the image, label and domain columns of a file."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -111,15 +84,15 @@ def read_schema(file: Path) -> Schema:
         raise UserError(f"file '{file}' is not a readable parquet file ({error}).") from error
     described = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
     features = described.get("info", {}).get("features", {})
-    columns = []
-    for kind, allowed in (("image", IMAGE_COLUMNS), ("label", LABEL_COLUMNS)):
+    chosen = []
+    for kind, allowed in (("image", columns.image), ("label", columns.label)):
         column = next((name for name in allowed if name in schema.names), None)
         if column is None:
             needed, present = " or ".join(allowed), ", ".join(schema.names)
             raise UserError(f"file '{file}' has no {kind} column: it needs {needed}, and has {present}.")
-        columns.append(column)
-    domain = "domain" if "domain" in schema.names else None
-    return Schema(columns[0], columns[1], domain, _names(features, columns[1]), _names(features, "domain"))
+        chosen.append(column)
+    domain = columns.domain if columns.domain in schema.names else None
+    return Schema(chosen[0], chosen[1], domain, _names(features, chosen[1]), _names(features, columns.domain))
 
 
 def _names(features: dict[str, Any], column: str) -> tuple[str, ...] | None:
@@ -132,57 +105,37 @@ def _files(folder: Path) -> list[Path]:
     return sorted(folder.glob("*.parquet")) or sorted(folder.glob("data/*.parquet"))
 
 
-def _domains(file: Path) -> set[str]:
+def _domains(file: Path, columns: Columns) -> set[str]:
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
-    schema = read_schema(file)
-    values = pc.unique(pq.read_table(file, columns=["domain"])["domain"]).to_pylist()
+    schema = read_schema(file, columns)
+    values = pc.unique(pq.read_table(file, columns=[columns.domain])[columns.domain]).to_pylist()
     names = schema.domains
     return {names[value] if names and isinstance(value, int) else str(value) for value in values}
 
 
-def _split(
-    files: Sequence[Path], domain: str, part: str, classes: tuple[str, ...], size: int, progress: Progress
-) -> Split:
-    rows = _ordered_rows(files, domain, part, classes)
-    pictures = EncodedPictures(rows.images, rows.paths, files[0].name)
-    return Split(
-        decode(pictures, size, f"{domain} {part}".strip(), progress),
-        torch.tensor(rows.labels, dtype=torch.int64),
-    )
-
-
 def stored(folder: Path, domain: str, classes: tuple[str, ...]) -> list[bytes]:
     """The images of a domain as its files hold them, encoded: all in the order of class folders."""
-    images: list[bytes] = _ordered_rows(_files(folder), domain, "", classes).images.to_pylist()
-    return images
+    rows = _in_folder_order(_files(folder), domain, classes, COLUMNS)
+    return [row.picture for row in rows if isinstance(row.picture, bytes)]
 
 
-def _ordered_rows(files: Sequence[Path], domain: str, part: str, classes: tuple[str, ...]) -> Rows:
-    rows = _join([_rows(file, domain, classes) for file in files])
-    # The hold-out rule counts positions in the order of class folders.
-    return rows if part else rows.sorted(classes)
+def _in_folder_order(files: Sequence[Path], domain: str, classes: tuple[str, ...], columns: Columns) -> list[Row]:
+    """By class and file name: a rule of holding out counts positions as class folders have them."""
+    rows = [found for file in files for found in _rows(file, domain, "", classes, columns)]
+    return [row for _, row in sorted(rows, key=lambda found: (found[1].label, found[0]))]
 
 
-def _join(parts: Sequence[Rows]) -> Rows:
-    import pyarrow as pa
-
-    return Rows(
-        pa.concat_arrays([part.images for part in parts]),
-        [path for part in parts for path in part.paths],
-        [label for part in parts for label in part.labels],
-    )
-
-
-def _rows(file: Path, domain: str, classes: tuple[str, ...]) -> Rows:
+def _rows(file: Path, domain: str, part: Part, classes: tuple[str, ...], columns: Columns) -> Iterator[tuple[str, Row]]:
+    """The images of a domain in a file, each with the file name that it had before."""
     import pyarrow as pa
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
-    schema = read_schema(file)
+    schema = read_schema(file, columns)
     wanted = schema.domains.index(domain) if schema.domains and domain in schema.domains else domain
-    filters = [("domain", "=", wanted)] if schema.domain else None
+    filters = [(schema.domain, "=", wanted)] if schema.domain else None
     try:
         table = pq.read_table(file, columns=[schema.image, schema.label], filters=filters)
     except (pa.ArrowException, OSError) as error:
@@ -190,25 +143,26 @@ def _rows(file: Path, domain: str, classes: tuple[str, ...]) -> Rows:
     column = table[schema.image]
     nested = pa.types.is_struct(column.type)
     names = {field.name for field in column.type} if nested else set()
-    encoded = pc.struct_field(column, "bytes") if nested else column
+    encoded = (pc.struct_field(column, "bytes") if nested else column).cast(pa.large_binary())
     paths = pc.struct_field(column, "path").to_pylist() if "path" in names else [None] * len(column)
     labels = _labels(table[schema.label].to_pylist(), schema.classes, classes, file)
-    return Rows(encoded.cast(pa.large_binary()).combine_chunks(), paths, labels)
+    for index, (image, path, label) in enumerate(zip(encoded, paths, labels, strict=True)):
+        yield path or "", Row(domain, part, label, image.as_py() or b"", f"{path or f'row {index}'} in {file.name}")
 
 
-def _labels(values: list[Any], names: tuple[str, ...] | None, classes: tuple[str, ...], file: Path) -> list[int]:
+def _labels(values: list[Any], names: tuple[str, ...] | None, classes: tuple[str, ...], file: Path) -> list[str]:
     if values and isinstance(values[0], str):
         return _from_names(values, classes, file)
-    count = len(names or classes)
-    numbers = np.array([-1 if value is None else value for value in values], dtype=np.int64)
-    if len(wrong := numbers[(numbers < 0) | (numbers >= count)]):
-        raise UserError(f"file '{file}' has the label {wrong[0]}, and its labels must be 0 to {count - 1}.")
-    index = np.array(numbering(names, classes, f"file '{file}'")) if names else np.arange(count)
-    return [int(number) for number in index[numbers]]
+    if wrong := [value for value in values if value is None or not 0 <= value < len(names or classes)]:
+        raise UserError(
+            f"file '{file}' has the label {wrong[0]}, and its labels must be 0 to {len(names or classes) - 1}."
+        )
+    own = spellings(names, classes, f"file '{file}'") if names else {}
+    return [own[names[value]] if names else classes[value] for value in values]
 
 
-def _from_names(values: list[str], classes: tuple[str, ...], file: Path) -> list[int]:
-    index = {plain(name): position for position, name in enumerate(classes)}
-    if strange := sorted({value for value in values if plain(value) not in index}):
+def _from_names(values: list[str], classes: tuple[str, ...], file: Path) -> list[str]:
+    known = {plain(name): name for name in classes}
+    if strange := sorted({value for value in values if plain(value) not in known}):
         raise UserError(f"file '{file}' has labels that are no classes of its task: {listed(strange)}.")
-    return [index[plain(value)] for value in values]
+    return [known[plain(value)] for value in values]

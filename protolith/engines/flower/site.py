@@ -9,12 +9,8 @@ from typing import Any
 import torch
 
 from protolith import records
-from protolith.data import cache as decoded
-from protolith.data.domain import Domain, Split, Task
-from protolith.data.own import load_own
-from protolith.data.sources import classic, folder, parquet
-from protolith.data.sources.found import silent
-from protolith.data.tasks import HELD_OUT, TASKS
+from protolith.data.domain import Task
+from protolith.data.tasks import load_site
 from protolith.engines.flower.wire import Reply, Request, SiteFacts, hollow_task
 from protolith.engines.messages import sentence, whole
 from protolith.errors import UserError
@@ -71,49 +67,7 @@ class Site:
         """Load the site's images by the rules of the task: one of ours, or images of one's own."""
         if not self.data.is_dir():
             raise UserError(f"site '{self.name}': the folder of images '{self.data}' does not exist.")
-        if task in TASKS or parquet.find_domain(self.data, self.name):
-            return self._load_found(classes, size)
-        own = load_own(self._as_task(), size, self.state / "decoded", silent, skip_bad)
-        if classes in ((), own.classes):
-            return own
-        if strange := [name for name in own.classes if name not in classes]:
-            raise UserError(f"site '{self.name}' has classes that the run does not know: {', '.join(strange)}.")
-        index = torch.tensor([classes.index(name) for name in own.classes])
-        parts = (own.domains[0].train, own.domains[0].test)
-        renumbered = Domain(self.name, *(Split(part.images, index[part.labels]) for part in parts))
-        return Task(own.name, classes, (renumbered,), own.notes)
-
-    def _as_task(self) -> Path:
-        """The folder of a task with this one site, under its name: a link to the images."""
-        root = self.state / "images"
-        root.mkdir(parents=True, exist_ok=True)
-        link = root / self.name
-        if not (link.is_symlink() and link.resolve() == self.data.resolve()):
-            link.unlink(missing_ok=True)
-            link.symlink_to(self.data.resolve(), target_is_directory=True)
-        return root
-
-    def _load_found(self, classes: tuple[str, ...], size: int) -> Task:
-        """Decode a domain of one of our tasks, or of parquet files, once for all rounds."""
-        found = (
-            parquet.find_domain(self.data, self.name)
-            or classic.find(self.data, self.name)
-            or folder.find(self.data, self.name)
-        )
-        if found is None:
-            raise UserError(f"site '{self.name}': '{self.data}' holds no images (class/image, or parquet files).")
-        names = classes or tuple(sorted(found.classes or ()))
-        if not names:
-            raise UserError(f"site '{self.name}': the files in '{self.data}' do not name their classes.")
-        fingerprints = {self.name: found.fingerprint}
-        path = decoded.file_for(self.state / "decoded", f"site-{self.name}", size, fingerprints)
-        task = decoded.read_if_good(path, silent)
-        if task is None or task.classes != names:
-            domain = found.read(names, size, silent)
-            named = Domain(self.name, domain.train, domain.test)
-            notes = (*found.notes, *(() if found.given else (f"{self.name}: no test part was found, so {HELD_OUT}",)))
-            task = decoded.write(path, Task(self.name, names, (named,), notes), fingerprints)
-        return task
+        return load_site(self.name, self.data, task, classes, size, self.state / "decoded", skip_bad)
 
     def _work(self, request: Request) -> Reply:
         """Test the weights that were sent, or train, or both."""

@@ -6,7 +6,7 @@ A page is passed on, and whose machine it was made on is nobody's business.
 from collections.abc import Iterable
 from pathlib import Path
 
-from protolith.data.tasks import TASKS
+from protolith.data.spec import all_tasks
 from protolith.runs.config import RunConfig
 
 WORDS = {
@@ -43,7 +43,7 @@ def _place(name: str, path: str) -> str:
     if _away(near):
         word, own = WORDS[name][0], Path(near)
         return f"{word}/{own.name}" if own.suffix in FILES else word
-    return f"./{near}" if near != path and near in TASKS else near
+    return f"./{near}" if near != path and near in all_tasks() else near
 
 
 def _away(near: str) -> bool:

@@ -8,9 +8,9 @@ says in every table that it is not the original.
 
 import numpy as np
 
-from protolith.data import glyphs
 from protolith.data.domain import Domain, Split
-from protolith.data.glyphs import Floats, Ints, Part, Pose, uniform
+from protolith.data.drawn import glyphs
+from protolith.data.drawn.glyphs import Floats, Ints, Part, Pose, uniform
 
 VERSION = 1  # raise it when any pixel changes: decoded copies of older versions are then made anew
 NAME = "syn*"

@@ -5,7 +5,7 @@ from inspect import signature
 import pytest
 import torch
 
-from protolith.data import syn
+from protolith.data.drawn import syn
 
 
 @pytest.fixture(scope="module")
