@@ -11,7 +11,7 @@ from protolith.experiments.presets import read_settings
 from protolith.experiments.render import render
 from protolith.experiments.table import build_tables
 from protolith.runs import runner
-from protolith.runs.config import RunConfig, resolve
+from protolith.runs.config import RunConfig, merge, resolve
 from protolith.runs.directory import Metrics, RunDirectory
 from protolith.runs.runner import Observer
 from protolith.use.baselines import Baselines, run_baselines
@@ -19,6 +19,7 @@ from protolith.use.check import Check
 from protolith.use.check import check as _check
 from protolith.use.diagnose import Diagnosis, diagnose
 from protolith.use.familiarity import FALSE_ALARMS
+from protolith.use.own_run import unsaid
 from protolith.use.predict import Predictor
 from protolith.use.trained import open_network
 
@@ -106,15 +107,18 @@ def fit(
 ) -> Run:
     """Train with one method: FedAvg on `mini` if nothing else is said.
 
+    On a folder or a manifest of your own, what you leave open is as `check` suggests: Strata, a size, rounds.
     `config` is a file of settings or a preset, such as "demo"; what is given here wins over it.
     `settings` are those of a configuration file: rounds=10, seed=0, workers=2, data="DIR",
     model={"width": 16}, training={"lr": 0.1}, params={"tau": 0.02}, plugins=["my_method.py"] and so on.
     """
     place = {"name": protocol} if protocol and isinstance(protocol, str) else protocol or {}
     named = {key: value for key, value in {"method": method, "task": task, "protocol": place}.items() if value}
-    resolved = resolve([*([read_settings(config)] if config else []), {**named, **settings}])
+    observer = observer or Observer()
+    asked = merge(read_settings(config) if config else {}, {**named, **settings})
+    resolved = resolve([unsaid(asked, observer.say), asked])
     path = Path(out) if out is not None else runner.free_directory(resolved, Path("runs"))
-    return Run(runner.start(resolved, path, observer or Observer()))
+    return Run(runner.start(resolved, path, observer))
 
 
 def resume(path: str | Path, observer: Observer | None = None) -> Run:

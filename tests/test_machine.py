@@ -6,7 +6,7 @@ from protolith.experiments import sweep
 from protolith.machine import cores
 from protolith.runs import runner
 from protolith.runs.config import resolve
-from protolith.use import suggest
+from protolith.use import timing
 
 ALL = 10_000  # more than this machine has
 
@@ -31,11 +31,11 @@ def limited(groups, **limits):
     return cores(groups, groups / "own")
 
 
-def test_run_and_sweep_and_the_suggestion_count_the_cores_that_this_process_may_use(one_core):
+def test_run_and_sweep_and_the_estimate_count_the_cores_that_this_process_may_use(one_core):
     assert cores() == 1
     assert runner.worker_count(resolve([{}]), ALL) == 1
     assert sweep.how_many_at_once([resolve([{}])] * 9, None, cores()) == 1
-    assert suggest.cores is cores
+    assert timing.cores is cores
 
 
 def test_a_control_groups_share_of_time_counts_too(tmp_path):

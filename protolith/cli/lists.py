@@ -173,7 +173,7 @@ def preview(
     plugin: Plugin = None,
     out: Annotated[Path, typer.Option(help="Where to write the picture.")] = Path("preview.png"),
 ) -> None:
-    """Write a contact sheet: some images of every domain and class."""
+    """Write a contact sheet: some images of every site and class."""
     from protolith.data.inspect import contact_sheet
     from protolith.data.tasks import load_task
 

@@ -5,7 +5,9 @@ from typing import Annotated
 
 import typer
 
-Method = Annotated[str | None, typer.Option(help="The algorithm (see `protolith methods`). [default: fedavg]")]
+Method = Annotated[
+    str | None, typer.Option(help="The algorithm (see `protolith methods`). [default: fedavg; a folder: strata]")
+]
 Task = Annotated[
     str | None,
     typer.Option(
@@ -19,7 +21,9 @@ Protocol = Annotated[
     ),
 ]
 Data = Annotated[str | None, typer.Option(help="Directory that holds the task's data.")]
-Rounds = Annotated[int | None, typer.Option(help="Communication rounds.")]
+Rounds = Annotated[
+    int | None, typer.Option(help="Communication rounds. [default: the task's; a folder: as `data check` suggests]")
+]
 Seed = Annotated[int | None, typer.Option(help="All random numbers follow from it. [default: 0]")]
 Workers = Annotated[
     int | None, typer.Option(help="Worker processes; 0 runs everything in one process. [default: one a core]")

@@ -4,11 +4,13 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from protolith.data.sources.found import Progress
 from protolith.data.spec import all_tasks
 from protolith.errors import UserError
 from protolith.experiments.presets import read_settings
 from protolith.runs.config import RunConfig, merge, parse_set, resolve
 from protolith.runs.defaults import Tree
+from protolith.use.own_run import default_method, unsaid
 
 
 def flags_of(protocol: str | None = None, **others: Any) -> Tree:
@@ -33,11 +35,24 @@ def attack_of(kind: str | None, share: float | None) -> Tree | None:
     return {name: value for name, value in given.items() if value is not None} or None
 
 
-def layers(config: str | None, flags: Tree, settings: Iterable[str]) -> list[Tree]:
-    """File, then flags, then --set: the later wins."""
-    base: Tree = {} if config is None else read_settings(config)
-    method = str(flags.get("method", base.get("method", "fedavg")))
-    return [base, flags, parse_set(settings, method, flags.get("plugins") or base.get("plugins", []))]
+def given(config: str | None, flags: Tree, settings: Iterable[str], below: Tree | None = None) -> Tree:
+    """All that was asked for: file, then flags, then --set; the later wins."""
+    asked = merge(merge(below or {}, {} if config is None else read_settings(config)), flags)
+    settings = list(settings)
+    early = merge(asked, _plain(settings))
+    method = str(early.get("method") or default_method(early))
+    return merge(asked, parse_set(settings, method, asked.get("plugins", [])))
+
+
+def _plain(settings: Iterable[str]) -> Tree:
+    """What --set says about the task, the engine and the method: the meaning of other settings depends on them."""
+    pairs = (setting.partition("=") for setting in settings)
+    return {key.strip(): value.strip(" \"'") for key, _, value in pairs if key.strip() in ("task", "engine", "method")}
+
+
+def resolved(asked: Tree, say: Progress) -> RunConfig:
+    """The configuration of a run; where images of one's own leave a setting open, a sentence says what it takes."""
+    return resolve([unsaid(asked, say), asked])
 
 
 def seeds_of(text: str) -> list[int]:
@@ -48,13 +63,18 @@ def seeds_of(text: str) -> list[int]:
         raise UserError(f"--seeds {text}: whole numbers separated by commas, such as 0,1,2.") from None
 
 
-def configs_of(methods: str, seeds: str, config: str | None, flags: Tree, settings: Iterable[str]) -> list[RunConfig]:
+def configs_of(
+    methods: str, seeds: str, config: str | None, flags: Tree, settings: Iterable[str], say: Progress
+) -> list[RunConfig]:
     """The configurations of a sweep: every method with every seed."""
-    return [
-        resolve(layers(config, merge(flags, {"method": name, "seed": seed}), settings))
+    settings = list(settings)
+    asked = [
+        given(config, merge(flags, {"method": name, "seed": seed}), settings)
         for seed in seeds_of(seeds)
         for name in words(methods)
     ]
+    weakest = unsaid(asked[0], say) if asked else {}
+    return [resolve([weakest, one]) for one in asked]
 
 
 def words(text: str) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ from pathlib import Path
 import typer
 
 from protolith.cli.progress import print_json, sparkline
+from protolith.data.spec import all_tasks
 from protolith.errors import unknown
 from protolith.experiments.render import render
 from protolith.experiments.sweep import Outcome, log_file
@@ -14,6 +15,8 @@ from protolith.experiments.table import build_tables
 from protolith.runs.attendance import with_whole_means
 from protolith.runs.directory import RunDirectory
 from protolith.runs.runner import Observer
+from protolith.use.text import predict_line
+from protolith.use.trained import MODEL
 
 
 def show_all(outcomes: Sequence[Outcome], as_json: bool) -> None:
@@ -45,7 +48,13 @@ def show(directory: RunDirectory, as_json: bool, page: Path | None = None) -> No
         print(render(build_tables([directory]), "text"), end="")
         print(f"accuracy by round  {_by_round(directory)}")
         print(f"everything is in {directory.path}")
-        print(where_to_look(directory.path, page))
+        print("; ".join([where_to_look(directory.path, page), *_next(directory)]))
+
+
+def _next(directory: RunDirectory) -> list[str]:
+    """What is done with a model for images of one's own, as `protolith data check` says too."""
+    is_own = directory.config().task not in all_tasks() and (directory.path / MODEL).is_file()
+    return [f"next: {predict_line(directory.path)}"] if is_own else []
 
 
 def _by_round(directory: RunDirectory) -> str:

@@ -69,13 +69,12 @@ def run(
     track: Track = None,
     json: Json = False,
 ) -> None:
-    """Train with one method and print its accuracy on every domain."""
+    """Train with one method and print its accuracy at every site."""
     from protolith.cli import request, result
     from protolith.cli.progress import observer, print_json
     from protolith.deploy import submit
     from protolith.deploy.plan import Deployment
     from protolith.runs import runner
-    from protolith.runs.config import resolve
 
     flags = request.flags_of(
         method=method, task=task, protocol=protocol, data=data, rounds=rounds, seed=seed, workers=workers,
@@ -83,11 +82,11 @@ def run(
         init=str(init.resolve()) if init else None, diagnostics=False if no_diagnostics else None,
         attack=request.attack_of(attack, attackers),
     )  # fmt: skip
-    at_sites = [Deployment.open(deployment).settings()] if deployment else []
+    at_sites = Deployment.open(deployment).settings() if deployment else {}
     with redirect_stdout(sys.stderr):  # whatever a plug-in prints: the output is the result alone
-        resolved = resolve([*at_sites, *request.layers(config, flags, set_ or [])])
-        place = out or runner.free_directory(resolved, Path("runs"))
         watcher = result.tracked(observer(), track)
+        resolved = request.resolved(request.given(config, flags, set_ or [], at_sites), watcher.say)
+        place = out or runner.free_directory(resolved, Path("runs"))
         try:
             directory = submit.start(resolved, place, watcher)
             compared = _baselines(directory, watcher) if with_baselines else None
@@ -159,8 +158,8 @@ def sweep(
         diagnostics=False if no_diagnostics else None,
     )  # fmt: skip
     with redirect_stdout(sys.stderr):
-        configs = request.configs_of(methods, seeds, config, flags, set_ or [])
         watcher = sweep_observer()
+        configs = request.configs_of(methods, seeds, config, flags, set_ or [], watcher.say)
         try:
             outcomes = run_sweep(configs, out, watcher, jobs)
         finally:

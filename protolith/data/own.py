@@ -5,13 +5,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
 from protolith.data import cache as decoded
 from protolith.data.domain import Domain, Task
 from protolith.data.duplicates import near_identical
-from protolith.data.reading import Bad, Read, read_rows
+from protolith.data.reading import HOLD_OUT, Bad, Read, read_rows
 from protolith.data.sources import folder
 from protolith.data.sources.found import Progress, listed
-from protolith.data.sources.inventory import Inventory, printable
+from protolith.data.sources.inventory import Inventory, printable, settled
 from protolith.data.sources.manifest import is_manifest, read_manifest
 from protolith.data.spec import RULES, Rule
 from protolith.errors import UserError
@@ -70,6 +72,14 @@ def read_own(found: Inventory, size: int, progress: Progress) -> Own:
     progress("looking for images that are in both parts")
     notes = (*found.notes, *_alike(classes), *unused)
     return Own(found.name, classes, sites, _duplicates(sites), len(found.rows), notes)
+
+
+def divided(found: Inventory, site: str) -> tuple[int, int]:
+    """Count a site's training and test images as they would be divided, without opening one."""
+    train, test, _ = settled(found.of(site))
+    index = {label: position for position, label in enumerate(found.classes)}
+    held = len(test) or int(HOLD_OUT[RULE](torch.tensor([index[row.label] for row in train])).sum())
+    return len(train) - (0 if test else held), held
 
 
 def faults(own: Own) -> list[str]:

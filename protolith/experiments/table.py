@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from protolith.data.spec import all_tasks
 from protolith.errors import UserError, unknown
 from protolith.evaluation.accuracy import reached, spread, worst
 from protolith.experiments.compare import group_runs
@@ -19,7 +20,7 @@ KINDS = {
     "accuracy": "accuracy on every domain, and the mean",
     "images": "accuracy by images: of all test images together, and the mean over domains",
     "cross": "the clients' own models at home and abroad: LTA, ATA by domain, GATA, GASA, CPRR",
-    "cost": "worst domain, spread, megabytes and seconds a round, what it took to reach --target",
+    "cost": "worst site or domain, spread, megabytes and seconds a round, what it took to reach --target",
 }
 
 NEVER = ", never the best round"
@@ -169,7 +170,7 @@ def _cost(run: RunDirectory, summary: Summary, target: float | None) -> dict[str
     rounds = summary["rounds"]
     values: dict[str, float | None] = {
         "mean": summary["mean"],
-        "worst domain": worst(summary["accuracy"])[1],
+        f"worst {_place(summary['task'])}": worst(summary["accuracy"])[1],
         "spread": spread(summary["accuracy"]),
         "MB up": summary["bytes_up"] / rounds / 1e6,
         "MB down": summary["bytes_down"] / rounds / 1e6,
@@ -179,6 +180,11 @@ def _cost(run: RunDirectory, summary: Summary, target: float | None) -> dict[str
         round_, sent = reached(attendance.with_whole_means(run.metrics()), target) or (None, None)
         values |= {"rounds to target": round_, "MB to target": None if sent is None else sent / 1e6}
     return values
+
+
+def _place(task: str) -> str:
+    """What the columns of a task are called: the papers' have domains, one's own have sites."""
+    return "domain" if task in all_tasks() else "site"
 
 
 def header(runs: Sequence[RunDirectory], summaries: Sequence[Summary]) -> list[str]:
@@ -210,8 +216,8 @@ def _robust(config: RunConfig) -> str:
 def footer(summaries: Sequence[Summary], unfinished: int = 0) -> list[str]:
     """What the reader of the numbers must know."""
     notes = list(dict.fromkeys(note for summary in summaries for note in summary["notes"]))
-    kinds = dict.fromkeys(s["accuracy_of"] for s in summaries if s["accuracy_of"] != "the global model")
-    notes += [f"† of {kind}, each on its own domain" for kind in kinds]
+    own = {s["accuracy_of"]: _place(s["task"]) for s in summaries if s["accuracy_of"] != "the global model"}
+    notes += [f"† of {kind}, each on its own {place}" for kind, place in own.items()]
     notes += [f"‡ {s['method']}, seed {s['seed']}: {said}" for s in summaries for said in attendance.sentences(s)]
     if differing := _versions(summaries):
         notes.append(f"runs of different code: {'; '.join(differing)}")

@@ -47,7 +47,7 @@ class Setup(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
 
     method: str = Field("fedavg", description="the algorithm")
-    task: str = Field("mini", description="the data: a task's name, a folder of domain/class/image, or a manifest")
+    task: str = Field("mini", description="the data: a task's name, a folder of site/class/image, or a manifest")
     data: str = Field("", description="directory with the task's data; empty: PROTOLITH_DATA, the cache, then the hub")
     skip_bad: bool = Field(False, description="leave out images of your own that cannot be read (else: an error)")
     size: int = Field(32, ge=16, le=512, description="height and width of the network's input")

@@ -9,14 +9,17 @@ import torch
 from protolith.data.own import Own, faults, lacking, list_own, read_own, relabelled
 from protolith.data.sources.found import Progress, listed, silent
 from protolith.data.tasks import folder_of
-from protolith.use.suggest import Amounts, Suggestion, suggest
-from protolith.use.text import columns, span
+from protolith.use.own_run import typed
+from protolith.use.suggest import Suggestion, amounts_of, suggest
+from protolith.use.text import columns, predict_line, span
+from protolith.use.timing import Estimate, estimate
 
 SMALL_CLASS = 10  # images of a class at a site; below, its accuracy there says little
 UNEVEN = 10  # times as many images of one class as of another
 DECODED_AT = 32  # pixels; enough to look for duplicates
 SHOWN = 50  # problems of one kind; --json has them all
 WIDE = 10  # columns that still fit a screen
+FIRST = Path("runs/first")  # where the line to type next puts its run
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,7 @@ class Check:
     faults: tuple[str, ...]
     problems: tuple[str, ...]
     suggestion: Suggestion | None
+    estimate: Estimate | None = None
 
     def text(self) -> str:
         """Everything, for people."""
@@ -62,7 +66,7 @@ class Check:
             "duplicates": [list(pair) for pair in self.own.duplicates],
             "faults": list(self.faults),
             "problems": list(self.problems),
-            "suggestion": asdict(self.suggestion) if self.suggestion else None,
+            "suggestion": self._plain_suggestion(),
         }
 
     def _heading(self) -> str:
@@ -99,24 +103,41 @@ class Check:
     def _advice(self) -> str:
         if self.suggestion is None:
             return ""
+        said = f"suggestion: {self.suggestion.words()}"
+        if self.estimate:
+            said += (
+                f"; about {span(self.estimate.seconds)} on this machine (measured: "
+                f"{1000 * self.estimate.per_image:.1f} ms of training for an image, on one core)"
+            )
         skip = " --skip-bad" if self.own.bad else ""
-        return (
-            f"suggestion, about {span(self.suggestion.seconds)} on this machine (measured: "
-            f"{1000 * self.suggestion.per_image:.1f} ms of training for an image, on one core):\n"
-            f"  protolith run --task {self.path} {self.suggestion.options()}{skip}"
+        return "\n".join(
+            [
+                said,
+                "next, which takes these settings wherever you set none yourself:",
+                f"  protolith run --task {typed(self.path)} --out {FIRST}{skip}",
+                "and then, with images that are new:",
+                f"  {predict_line(FIRST)}",
+            ]
         )
+
+    def _plain_suggestion(self) -> dict[str, Any] | None:
+        if self.suggestion is None:
+            return None
+        return {**asdict(self.suggestion), **(asdict(self.estimate) if self.estimate else {})}
 
 
 def check(path: str | Path, progress: Progress = silent, measure: bool = True) -> Check:
     """Look at images of one's own; nothing that is wrong with them is an error here."""
-    own = read_own(list_own(folder_of(str(path))), DECODED_AT, progress)
-    wrong = faults(own)
-    sizes = _sizes(own)
-    suggestion = None
-    if measure and not wrong:
-        progress("measuring a few steps")
-        suggestion = suggest(_amounts(own))
-    return Check(str(path), own, sizes, tuple(wrong), tuple(_problems(own)), suggestion)
+    found = list_own(folder_of(str(path)))
+    own = read_own(found, DECODED_AT, progress)
+    wrong, suggestion, measured = faults(own), None, None
+    if not wrong:
+        amounts = amounts_of(found)  # as a run finds them, which decodes nothing before it says what it takes
+        suggestion = suggest(amounts)
+        if measure:
+            progress("measuring a few steps")
+            measured = estimate(suggestion, amounts)
+    return Check(str(path), own, _sizes(own), tuple(wrong), tuple(_problems(own)), suggestion, measured)
 
 
 def _sizes(own: Own) -> tuple[SiteSizes, ...]:
@@ -127,12 +148,6 @@ def _sizes(own: Own) -> tuple[SiteSizes, ...]:
             chosen = [(int(order[i, 0]), int(order[i, 1])) for i in (0, len(order) // 2, -1)]
             found.append(SiteSizes(site.domain.name, *chosen))
     return tuple(found)
-
-
-def _amounts(own: Own) -> Amounts:
-    sides = torch.cat([site.sizes for site in own.sites]).amin(dim=1)
-    train = [len(domain.train) for domain in own.domains]
-    return Amounts(train, sum(len(domain.test) for domain in own.domains), int(sides.median()), len(own.classes))
 
 
 def _problems(own: Own) -> list[str]:

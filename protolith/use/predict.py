@@ -139,7 +139,7 @@ def _images_among(files: Sequence[Path]) -> list[Path]:
 
 def as_table(predictions: Sequence[Prediction]) -> str:
     """Predictions as text for people."""
-    rows = [["file", "label", "confidence", "familiarity", ""]]
+    rows = [["file", "label", "confidence", "familiarity (low is strange)", ""]]
     for item in predictions:
         if item.error is not None:
             rows.append([item.file, "–", "–", "–", item.error])

@@ -1,6 +1,8 @@
 """Columns of text, for people."""
 
+import shlex
 from collections.abc import Sequence
+from pathlib import Path
 
 
 def columns(rows: Sequence[Sequence[object]], left: int = 1) -> str:
@@ -23,3 +25,8 @@ def span(seconds: float) -> str:
         if seconds >= 2 * length:
             return f"{seconds / length:.0f} {unit}"
     return f"{seconds:.0f} s" if seconds >= 1 else f"{1000 * seconds:.0f} ms"
+
+
+def predict_line(run: Path) -> str:
+    """What to type with images that are new."""
+    return f"protolith predict {shlex.quote(str(run))} FOLDER-OF-NEW-IMAGES"

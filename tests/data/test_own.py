@@ -153,13 +153,13 @@ def test_too_little_to_train_on(tmp_path):
         write(tmp_path / "two" / "north" / part / name, 3, len(part + name))
     assert faults(own(tmp_path / "two")) == ["no site has a training image of 'dog'"]
     (tmp_path / "three" / "north" / "cat").mkdir(parents=True)
-    with pytest.raises(UserError, match="holds no domain"):
+    with pytest.raises(UserError, match="holds no site"):
         load(tmp_path / "three", tmp_path)
 
 
 def test_wrong_places_for_images(sites, tmp_path):
     write(sites / "west", 3)
-    with pytest.raises(UserError, match=r"domain 'west' in .* holds images but no class folders"):
+    with pytest.raises(UserError, match=r"site 'west' in .* holds images but no class folders"):
         load(sites, tmp_path)
     shutil.rmtree(sites / "west")
     picture(1).save(sites / "north" / "loose.png")

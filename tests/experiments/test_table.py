@@ -56,6 +56,16 @@ def test_seeds_are_averaged_and_variants_have_rows_of_their_own(make):
     assert [table.rank(row, "x") for row in table.rows] == [2, 0, 1]
 
 
+def test_columns_are_domains_of_a_named_task_and_sites_of_images_of_ones_own(make):
+    own = {"task": "/data/photos", "of": "the clients' own models"}
+    named, mine = make("a", {"x": 1.0}, of=own["of"]), make("b", {"x": 2.0}, **own)
+    tables = build_tables([named, mine], "cost")
+    assert ["worst domain" in table.columns for table in tables] == [True, False]
+    assert ["worst site" in table.columns for table in tables] == [False, True]
+    assert tables[0].footer == ["† of the clients' own models, each on its own domain"]
+    assert tables[1].footer == ["† of the clients' own models, each on its own site"]
+
+
 def test_other_tasks_and_protocols_get_a_table_of_their_own(make):
     runs = [make("a", {"x": 1.0}), make("b", {"x": 2.0}, protocol={"name": "equal"}), make("c", {"x": 3.0}, seed=1)]
     assert [[len(row.values["x"]) for row in table.rows] for table in build_tables(runs)] == [[2], [1]]

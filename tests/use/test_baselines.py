@@ -10,7 +10,7 @@ from protolith.use.baselines import run_baselines, verdicts
 
 
 def test_the_sentence_of_each_site_is_true_to_the_table(sites, tmp_path):
-    run = pl.fit(task=str(sites), rounds=1, out=tmp_path / "run", **SMALL)
+    run = pl.fit(task=str(sites), method="fedavg", rounds=1, out=tmp_path / "run", **SMALL)
     found = run.baselines()
     assert list(found.accuracy) == ["FedAvg", "every site alone", "all data pooled"]
     assert found.accuracy["FedAvg"] == run.summary["accuracy"]

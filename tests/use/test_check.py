@@ -5,7 +5,7 @@ import pytest
 from site_helpers import write_sites
 
 from protolith.cli.main import main
-from protolith.use import suggest
+from protolith.use import timing
 from protolith.use.check import check
 
 
@@ -14,7 +14,7 @@ def test_a_check_counts_finds_and_suggests(tmp_path, monkeypatch, capsys):
     (root / "east" / "beam" / "broken.png").write_text("no")
     for index in range(4, 12):
         (root / "north" / "post" / f"{index:03}.png").unlink()
-    monkeypatch.setattr(suggest, "seconds_per_image", lambda *_: (0.01, 0.002))
+    monkeypatch.setattr(timing, "seconds_per_image", lambda *_: (0.01, 0.002))
     found = check(root)
     assert found.faults == () and found.suggestion is not None
     said = found.text()
@@ -24,8 +24,10 @@ def test_a_check_counts_finds_and_suggests(tmp_path, monkeypatch, capsys):
         "32×32",
         "'east/beam/broken.png' cannot be read",
         "site 'north' has fewer than 10 images of: post (4)",
-        f"protolith run --task {root} --rounds",
-        "--skip-bad",
+        "suggestion: strata, 32 pixels, width 16, batch 16, ",
+        "measured: 10.0 ms of training for an image",
+        f"  protolith run --task {root} --out runs/first --skip-bad\n",
+        "  protolith predict runs/first FOLDER-OF-NEW-IMAGES",
     ):
         assert words in said, said
     monkeypatch.setattr(sys, "argv", ["protolith", "data", "check", str(root), "--json"])
@@ -34,6 +36,9 @@ def test_a_check_counts_finds_and_suggests(tmp_path, monkeypatch, capsys):
     assert left.value.code == 0
     plain = json.loads(capsys.readouterr().out)
     assert plain["sites"]["north"]["train"] == {"beam": 10, "post": 3} and len(plain["unreadable"]) == 1
+    suggested = plain["suggestion"]
+    assert (suggested["method"], suggested["size"], suggested["width"]) == ("strata", 32, 16)
+    assert suggested["seconds"] > 0 and suggested["per_image"] == 0.01
 
 
 def test_what_cannot_be_trained_gets_no_suggestion(tmp_path):
@@ -58,23 +63,13 @@ def test_a_check_names_pictures_with_two_labels_types_that_are_not_read_and_alik
     (root / "north" / "post" / "copy.png").write_bytes((root / "east" / "beam" / "one.png").read_bytes())
     (root / "west" / "post" / "a.avif").write_bytes(b"x")
     (root / "west" / "beam").rename(root / "west" / "Beam")
-    monkeypatch.setattr(suggest, "seconds_per_image", lambda *_: (0.01, 0.002))
+    monkeypatch.setattr(timing, "seconds_per_image", lambda *_: (0.01, 0.002))
     said = check(root).text()
     assert "one picture under several labels: 'east/beam/one.png', 'north/post/copy.png'" in said
     assert "1 file of a type that is not read: .avif 1" in said
     assert "the classes 'Beam', 'beam' differ by capitals only" in said
 
 
-def test_settings_shrink_until_they_fit(monkeypatch):
-    monkeypatch.setattr(suggest, "seconds_per_image", lambda size, width, *_: (1e-7 * size**2 * width, 0.0))
-    amounts = suggest.Amounts([400, 1000], 200, 224, 5)
-    large, small = suggest.suggest(amounts, 1e9), suggest.suggest(amounts, 600)
-    assert (large.size, large.width, large.batch) == (224, 16, 16)
-    assert small.size < large.size and small.seconds <= 600
-    assert suggest.suggest(amounts, 0).size == 32 and suggest.suggest(amounts, 0).width == 8
-    assert suggest.suggest(suggest.Amounts([10], 2, 20, 2), 1e9).size == 32
-
-
 def test_a_step_is_really_measured():
-    train, test = suggest.seconds_per_image(16, 4, 8, 2)
+    train, test = timing.seconds_per_image(16, 4, 8, 2)
     assert 0 < test < 1 and 0 < train < 1

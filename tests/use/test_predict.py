@@ -40,8 +40,10 @@ def test_predictions_agree_with_the_model(run):
 
 def test_tables_csv_and_json(protolith, run, images):
     code, out, err = protolith("predict", run.path, images)
-    assert code == 0 and "familiarity" in out and "cannot be read" in out and "4 of 4 images" in err
+    assert code == 0 and "cannot be read" in out and "4 of 4 images" in err
+    assert out.splitlines()[0].split("  ")[-1] == "familiarity (low is strange)"  # people; programs get one word
     code, out, _ = protolith("predict", run.path, images, "--csv")
+    assert out.splitlines()[0] == "file,label,confidence,familiarity,unfamiliar,error"
     rows = {row["file"].rsplit("/", 1)[-1]: row for row in csv.DictReader(io.StringIO(out))}
     assert rows["known-0.png"]["label"] in ("beam", "post") and rows["broken.jpg"]["error"]
     code, out, _ = protolith("predict", run.path, images / "known-0.png", "--json")

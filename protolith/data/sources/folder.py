@@ -98,7 +98,7 @@ def _complete(name: str, root: Path, rows: Sequence[Row], seen: Seen) -> Invento
         raise NothingRead(f"folder '{where}' holds no image that can be read: {others}.")
     if not rows:
         kinds = ", ".join(sorted(suffixes()))
-        raise UserError(f"folder '{where}' holds no domain: it needs images ({kinds}) in domain/class/image.")
+        raise UserError(f"folder '{where}' holds no site: it needs images ({kinds}) in site/class/image.")
     return inventory(name, root, rows, [*seen.notes, others] if others else seen.notes)
 
 
@@ -107,8 +107,8 @@ def _domain(folder: Path, domain: str, seen: Seen) -> Iterator[Row]:
     loose = images(folder)
     if loose and not inner:
         raise UserError(
-            f"domain '{printable(domain)}' in '{printable(str(folder))}' holds images but no class folders "
-            "(domain/class/image)."
+            f"site '{printable(domain)}' in '{printable(str(folder))}' holds images but no class folders "
+            "(site/class/image)."
         )
     if loose:
         seen.notes.append(f"{printable(domain)}: {len(loose)} image(s) outside the class folders are not used")

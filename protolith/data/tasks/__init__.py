@@ -38,7 +38,7 @@ def load_task(
     progress: Progress | None = None,
     skip_bad: bool = False,
 ) -> Task:
-    """Load a task by name, a folder of `domain/class/image` or a manifest; the images are mapped from a file.
+    """Load a task by name, a folder of `site/class/image` or a manifest; the images are mapped from a file.
 
     `skip_bad` leaves out what cannot be read of images of one's own; otherwise that is an error.
     """
@@ -85,7 +85,7 @@ def folder_of(name: str) -> Path:
         raise UserError(f"the manifest '{name}' does not exist.")
     if path.name != name or name in (".", ".."):
         raise UserError(f"the folder '{name}' does not exist; a task is a folder or one of {', '.join(all_tasks())}.")
-    raise unknown("task", name, [*all_tasks(), "any folder of domain/class/image or manifest"])
+    raise unknown("task", name, [*all_tasks(), "any folder of site/class/image or manifest"])
 
 
 def locate(spec: TaskSpec, data: Path | None, size: int, store: Path) -> dict[str, Place]:
