@@ -134,7 +134,9 @@ def settings(data: str, **more: Any) -> RunConfig:
 
 def loaded(config: RunConfig) -> tuple[RunConfig, Task]:
     """The task, and the configuration completed for it."""
-    task = load_task(config.task, data=Path(config.data) if config.data else None, size=config.size)
+    task = load_task(
+        config.task, data=Path(config.data) if config.data else None, size=config.size, fit=config.model.fit
+    )
     return complete_for(config, task), task
 
 

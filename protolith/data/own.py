@@ -12,6 +12,7 @@ from protolith.data.domain import Domain, Task
 from protolith.data.duplicates import near_identical
 from protolith.data.reading import HOLD_OUT, Bad, Read, read_rows
 from protolith.data.sources import folder
+from protolith.data.sources.decode import PLAIN, Fit
 from protolith.data.sources.found import Progress, listed
 from protolith.data.sources.inventory import Inventory, printable, settled
 from protolith.data.sources.manifest import is_manifest, read_manifest
@@ -49,14 +50,17 @@ def list_own(path: Path) -> Inventory:
     return read_manifest(path) if is_manifest(path) else folder.read_tree(path)
 
 
-def load_own(found: Inventory, size: int, store: Path, progress: Progress, skip_bad: bool = False) -> Task:
+def load_own(
+    found: Inventory, size: int, store: Path, progress: Progress, skip_bad: bool = False, fit: Fit = PLAIN
+) -> Task:
     """Load images of one's own; what cannot be trained on is refused in one sentence."""
-    said = "\n".join([f"skip_bad {skip_bad}", *found.notes])  # the notes are kept with the images
+    # The notes are kept with the images.
+    said = "\n".join([f"skip_bad {skip_bad}", *found.notes, *[f"fit {fit}"] * (fit != PLAIN)])
     fingerprints = {domain: found.fingerprint(domain) for domain in found.domains} | {"": said}
     file = decoded.file_for(store, f"folder-{found.name}", size, fingerprints)  # never mistaken for one of our tasks
     if task := decoded.read_if_good(file, progress):
         return task
-    own = read_own(found, size, progress)
+    own = read_own(found, size, progress, fit)
     if own.bad and not skip_bad:
         raise _unreadable(own)
     if wrong := faults(own):
@@ -64,10 +68,10 @@ def load_own(found: Inventory, size: int, store: Path, progress: Progress, skip_
     return decoded.write(file, Task(own.name, own.classes, own.domains, notes_on(own)), fingerprints)
 
 
-def read_own(found: Inventory, size: int, progress: Progress) -> Own:
+def read_own(found: Inventory, size: int, progress: Progress, fit: Fit = PLAIN) -> Own:
     """Decode what can be decoded, hold out test parts where there are none, and look for duplicates."""
     classes = found.classes
-    sites = tuple(read_rows(name, found.of(name), classes, size, RULE, progress) for name in found.domains)
+    sites = tuple(read_rows(name, found.of(name), classes, size, RULE, progress, fit) for name in found.domains)
     unused = [f"{site.domain.name}: the part 'val' is not used" for site in sites if site.unused]
     progress("looking for images that are in both parts")
     notes = (*found.notes, *_alike(classes), *unused)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from protolith.data.domain import Domain, Split
-from protolith.data.sources.decode import Resize, decode
+from protolith.data.sources.decode import PLAIN, Fit, decode
 from protolith.data.sources.found import Found, Progress
 from protolith.data.sources.inventory import Row, settled
 from protolith.data.spec import Rule
@@ -42,12 +42,12 @@ def read_rows(
     size: int,
     rule: Rule,
     progress: Progress,
-    resize: Resize = "squash",
+    fit: Fit = PLAIN,
 ) -> Read:
     """Decode what can be decoded of a domain; where no row is of a test part, one is held out by the rule."""
     train, test, unused = settled(rows)
     used = train + test
-    found = decode([row.picture for row in used], size, name, progress, resize)
+    found = decode([row.picture for row in used], size, name, progress, fit)
     bad = tuple(Bad(used[place].name, reason) for place, reason in found.bad.items())
     good = torch.tensor([place for place in range(len(used)) if place not in found.bad], dtype=torch.int64)
     index = {label: position for position, label in enumerate(classes)}
@@ -60,10 +60,10 @@ def read_rows(
 
 
 def read_found(
-    found: Found, classes: tuple[str, ...], size: int, rule: Rule, progress: Progress, resize: Resize = "squash"
+    found: Found, classes: tuple[str, ...], size: int, rule: Rule, progress: Progress, fit: Fit = PLAIN
 ) -> Domain:
     """Read a domain of a named task, of which every image must be readable."""
-    read = read_rows(found.domain, found.rows(classes), classes, size, rule, progress, resize)
+    read = read_rows(found.domain, found.rows(classes), classes, size, rule, progress, fit)
     if read.bad:
         raise UserError(f"image {read.bad[0].file} {read.bad[0].reason}.")
     if not len(read.domain.test):

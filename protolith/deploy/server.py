@@ -67,7 +67,11 @@ def describe(exchange: Exchange, deployment: Deployment, setup: Setup) -> dict[s
     """Ask the sites that are there for their classes and counts, and whether they have what the run computes on."""
     plan, classes = deployment.plan, _classes_of(setup.task)
     there = wait_for_sites(exchange, plan.sites, min(plan.wait, 60.0))
-    about = {"kind": "describe", "classes": classes, **setup.model_dump(include={"task", "size", "skip_bad", "device"})}
+    about = {
+        "kind": "describe",
+        "classes": classes,
+        **setup.model_dump(include={"task", "size", "skip_bad", "device", "model"}),
+    }
     about["by_class"] = setup.privacy.noise == 0  # exact counts would undo the noise on them, and no run needs them
     return exchange.ask([Request(site, about) for site in plan.sites if site in there], plan.answer)
 

@@ -97,7 +97,9 @@ def _settled(config: RunConfig, path: Path, log: Log) -> RunDirectory:
 
 def _created(config: RunConfig, path: Path, log: Log) -> RunDirectory:
     data = Path(config.data) if config.data else None
-    task = load_task(config.task, data=data, size=config.size, progress=log.say, skip_bad=config.skip_bad)
+    task = load_task(
+        config.task, data=data, size=config.size, progress=log.say, skip_bad=config.skip_bad, fit=config.model.fit
+    )
     config = complete_for(config, task)
     Workplace(config, task)  # refuses what cannot work before anything is written
     return RunDirectory.create(path, config)

@@ -26,7 +26,7 @@ State = Literal["new", "running", "stopped", "failed", "done"]
 
 # Where and how a run is executed does not change what comes out.
 PLACE = ("workers", "engine", "deployment", "address", "device", "data", "checkpoint_every", "diagnostics")
-FILLED_IN = ("protocol.clients", "protocol.samples")  # from the task, when a run begins
+FILLED_IN = ("protocol.clients", "protocol.samples", "model.sha256", "model.tag")  # from the task, when a run begins
 BY_CONTENT = ("plugins",)  # what the name of a job has by its content, wherever it lies
 STOPPED = 130  # a job's exit code after Ctrl-C
 DISK = 74  # a job's exit code when the disk takes nothing more, so that it can leave no word

@@ -27,7 +27,7 @@ from protolith.models import Network, build_model, saved
 from protolith.models.passes import BATCH, answers
 from protolith.models.resnet import ResNet
 from protolith.models.saved import load_weights
-from protolith.models.spec import see, spec_of
+from protolith.models.spec import InputSpec, see, spec_of
 from protolith.records import Broadcast, Record, Upload, clone
 from protolith.seeds import derive, generator
 
@@ -82,6 +82,7 @@ class Workplace:
         self.device = choose_device(setup.device)
         self._first: nn.Module | None = self._build()
         self.spec = spec_of(self._first)
+        self.backbone: dict[str, Any] | None = getattr(self._first, "about", None)  # where it is a pretrained one
         self.method.client.check(self._first)
 
     @cached_property
@@ -102,8 +103,12 @@ class Workplace:
         return self._build() if first is None else first
 
     def _build(self) -> nn.Module:
-        name = self.setup.model.name
-        model = build_model(name, len(self.task.classes), self.setup.model.width, self.setup.seed, self.setup.size)
+        chosen, name = self.setup.model, self.setup.model.name
+        model = build_model(
+            name, len(self.task.classes), chosen.width, self.setup.seed, self.setup.size, chosen.weights, chosen.sha256
+        )
+        if chosen.input:  # as the run wrote it down, whatever a library says today
+            model.spec = InputSpec.of(chosen.input)  # type: ignore[assignment]
         if self.setup.training.precision == "bfloat16":
             if not isinstance(model, ResNet):
                 raise UserError(f"training.precision = 'bfloat16' is for resnet10 and resnet18, not for {name}.")
@@ -197,7 +202,7 @@ class Workplace:
     def about_model(self) -> dict[str, Any]:
         """What a file with a model of this run says about itself."""
         chosen = self.setup.model
-        return saved.about(self.setup.method, chosen.name, chosen.width, self.task.classes, self.spec)
+        return saved.about(self.setup.method, chosen.name, chosen.width, self.task.classes, self.spec, self.backbone)
 
     def write_model(self, path: Path) -> None:
         """Write the model as training left it."""

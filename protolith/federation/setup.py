@@ -8,19 +8,35 @@ from pydantic_core import PydanticCustomError
 
 from protolith.attacks import Attack
 from protolith.data.protocols import Protocol
+from protolith.data.sources.decode import PLAIN, Fit
 from protolith.evaluation.measures import ACCURACY
 from protolith.methods.base import Training
 from protolith.methods.robust import Kind
+from protolith.models.spec import InputSpec
 from protolith.prototypes.privacy import Privacy
 
 
 class ModelSettings(BaseModel):
-    """Which network, and how wide."""
+    """Which network, and how wide, or which pretrained backbone."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    name: str = Field("resnet10", description="the network (resnet10, resnet18, or a registered one)")
-    width: int = Field(64, ge=1, description="channels of the first stage; 64 in the papers")
+    name: str = Field("resnet10", description="the network: one of `protolith models`, or a registered one")
+    width: int = Field(64, ge=1, description="channels of the first stage; 64 in the papers; a backbone has its own")
+    weights: str = Field("", description="a file with a backbone's weights (.safetensors, .pth); empty: its package's")
+    sha256: str = Field("", description="of a backbone's weights, which must have it; written when a run begins")
+    tag: str = Field("", description="which weights these are; written when a run begins")
+    input: dict[str, Any] = Field({}, description="what a backbone wants to see; written when a run is resolved")
+
+    @field_validator("input")
+    @classmethod
+    def _sound_input(cls, values: dict[str, Any]) -> dict[str, Any]:
+        return InputSpec.of(values).plain() if values else {}
+
+    @property
+    def fit(self) -> Fit:
+        """How an image of any shape becomes a square for it."""
+        return InputSpec.of(self.input).fit if self.input else PLAIN
 
 
 class GuardSettings(BaseModel):

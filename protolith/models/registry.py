@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from protolith.errors import UserError, unknown
+from protolith.models.backbones import Pretrained, backbone_names, empty_backbone, is_backbone, open_backbone
 from protolith.models.spec import SIZE, InputSpec
 from protolith.seeds import derive
 
@@ -38,22 +39,39 @@ def register_model(name: str) -> Callable[[BuildType], BuildType]:
 
 
 def model_names() -> list[str]:
-    """Every registered network."""
-    return sorted(_BUILDERS)
+    """Every registered network, then every backbone."""
+    return sorted(_BUILDERS) + backbone_names()
+
+
+def check_model(name: str) -> None:
+    """Refuse a name that is neither a registered network nor a backbone."""
+    if name not in _BUILDERS and not is_backbone(name):
+        raise unknown("model", name, model_names())
 
 
 def only_here(name: str) -> bool:
     """Tell whether a network was registered by the user, so that workers know it only through a plug-in."""
-    return not _BUILDERS[name].__module__.startswith("protolith.")
+    return name in _BUILDERS and not _BUILDERS[name].__module__.startswith("protolith.")
 
 
-def build_model(name: str, classes: int, width: int, seed: int, size: int = SIZE) -> nn.Module:
-    """Build a network whose initial weights depend on the seed alone.
+def build_model(
+    name: str,
+    classes: int,
+    width: int,
+    seed: int,
+    size: int | None = None,
+    weights: str = "",
+    sha256: str = "",
+    empty: bool = False,
+) -> nn.Module:
+    """Build a network whose initial weights depend on the seed alone; a backbone's are those of its file.
 
-    One that does not say what it wants to see (`spec`) takes the papers' colours at any size.
+    One that does not say what it wants to see (`spec`) takes the papers' colours at any size. `sha256` is what a
+    backbone's weights must have; `empty` leaves them out, for a network that is filled from a model's file.
     """
+    check_model(name)
     if name not in _BUILDERS:
-        raise unknown("model", name, model_names())
+        return _on_backbone(name, classes, seed, size, weights, sha256, empty)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive(seed, "model"))
         model = _BUILDERS[name](classes, width)
@@ -61,5 +79,14 @@ def build_model(name: str, classes: int, width: int, seed: int, size: int = SIZE
         raise UserError(f"model '{name}' must have a method features(images) and a module head.")
     module = cast(nn.Module, model)
     if not isinstance(getattr(module, "spec", None), InputSpec):
-        module.spec = InputSpec(size)  # type: ignore[assignment]
+        module.spec = InputSpec(SIZE if size is None else size)  # type: ignore[assignment]
     return module
+
+
+def _on_backbone(
+    name: str, classes: int, seed: int, size: int | None, weights: str, sha256: str, empty: bool
+) -> Pretrained:
+    with torch.random.fork_rng(devices=[]):
+        backbone = empty_backbone(name, size) if empty else open_backbone(name, weights, size, sha256)
+        torch.manual_seed(derive(seed, "model"))
+        return Pretrained(backbone, classes)

@@ -25,14 +25,18 @@ class Saved:
     width: int
     classes: tuple[str, ...]
     spec: InputSpec
+    backbone: dict[str, Any] | None = None  # what is said of a pretrained one: name, tag, SHA-256, input
 
 
-def about(method: str, name: str, width: int, classes: Sequence[str], spec: InputSpec) -> dict[str, Any]:
+def about(
+    method: str, name: str, width: int, classes: Sequence[str], spec: InputSpec, backbone: dict[str, Any] | None = None
+) -> dict[str, Any]:
     """What a model's file says about itself."""
-    return {
+    said = {
         "method": method, "model": name, "width": width, "size": spec.size, "classes": list(classes),
         "input": spec.plain(),
     }  # fmt: skip
+    return said | ({"backbone": backbone} if backbone else {})
 
 
 def write_model(
@@ -48,19 +52,20 @@ def open_model(path: Path) -> Saved:
         record, said = records.read_with_about(path)
         name, classes, width = str(said["model"]), tuple(map(str, said["classes"])), int(said["width"])
         spec = InputSpec.of(said["input"]) if "input" in said else InputSpec(int(said["size"]))
+        backbone = dict(said["backbone"]) if "backbone" in said else None
     except FileNotFoundError:
         raise UserError(
             f"{path} does not exist: this method has no global model, or the run is not finished."
         ) from None
     except (BadRecord, LookupError, TypeError, ValueError):
         raise UserError(f"{path} is not a model that a run wrote.") from None
-    model = build_model(name, len(classes), width, seed=0, size=spec.size)
+    model = build_model(name, len(classes), width, seed=0, size=spec.size, empty=True)
     try:
         load_weights(model, record)
     except (LookupError, RuntimeError):
         raise UserError(f"{path}: its weights are not those of a {name} for {len(classes)} classes.") from None
     model.spec = spec  # type: ignore[assignment]  # as it was trained, whatever its builder says today
-    return Saved(model.eval(), under_prefix("knowledge", record), name, width, classes, spec)
+    return Saved(model.eval(), under_prefix("knowledge", record), name, width, classes, spec, backbone)
 
 
 def load_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> None:

@@ -1,16 +1,15 @@
 """What a network wants to see. It is saved with the model, and training, tests, `predict` and ONNX obey it."""
 
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import torch
 from torch import Tensor, nn
 
 from protolith.data.augment import to_input
 from protolith.data.domain import MEAN, STD
+from protolith.data.sources.decode import Fit, Interpolation, Resize
 
-Resize = Literal["squash", "crop", "pad"]
-Interpolation = Literal["bilinear", "bicubic"]
 SIZE = 32  # pixels, the papers'
 
 
@@ -23,6 +22,12 @@ class InputSpec:
     std: tuple[float, ...] = STD
     resize: Resize = "squash"
     interpolation: Interpolation = "bilinear"
+    share: float = 1.0  # of the shorter side, that a crop keeps
+
+    @property
+    def fit(self) -> Fit:
+        """How an image of any shape becomes a square."""
+        return Fit(self.resize, self.interpolation, self.share)
 
     def inputs(self, images: Tensor, device: torch.device) -> Tensor:
         """Stored images [n, h, w, 3] as the network's input [n, 3, h, w]."""
@@ -30,7 +35,8 @@ class InputSpec:
 
     def plain(self) -> dict[str, Any]:
         """For a file: plain values."""
-        return asdict(self)
+        values = asdict(self) | {"mean": list(self.mean), "std": list(self.std)}
+        return values if self.share != 1.0 else {name: value for name, value in values.items() if name != "share"}
 
     @classmethod
     def of(cls, values: Any) -> "InputSpec":
@@ -43,6 +49,8 @@ class InputSpec:
                 and spec.interpolation in get_args(Interpolation)
                 and type(spec.size) is int
                 and spec.size > 0
+                and isinstance(spec.share, float)
+                and 0 < spec.share <= 1
             )
         except (TypeError, KeyError, AttributeError):
             sound = False

@@ -195,7 +195,7 @@ def _computed(config: RunConfig, file: Path, limit: int, seed: int) -> Features:
     for plugin in config.plugins:
         load_plugin(plugin)
     data = Path(config.data) if config.data else None
-    task = load_task(config.task, data=data, size=config.size, skip_bad=config.skip_bad)
+    task = load_task(config.task, data=data, size=config.size, skip_bad=config.skip_bad, fit=config.model.fit)
     model, knowledge = _model(file, task)
     device = choose_device("auto")
     model.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]

@@ -15,9 +15,10 @@ from protolith import files
 from protolith.data.domain import Task
 from protolith.data.protocols import PROTOCOLS, complete
 from protolith.errors import UserError, nearest, unknown
-from protolith.federation.setup import Setup
+from protolith.federation.setup import ModelSettings, Setup
 from protolith.methods.registry import get_method, load_plugin
-from protolith.models import model_names
+from protolith.models.backbones import input_of, is_backbone, open_backbone
+from protolith.models.registry import check_model
 from protolith.runs.defaults import Tree, default_protocol, defaults_for, options_for
 
 # Of a run's directory, in its config.toml; a later version that changes it raises the number. In the first, rounds
@@ -76,10 +77,19 @@ def resolve(layers: Iterable[Mapping[str, Any]]) -> RunConfig:
         tree = merge(tree, default)
     tree = merge(tree, {"protocol": {"name": protocol}, "params": options_for(task, method)})
     tree = merge(tree, {**given, "method": method.name})
-    if (model := tree.get("model", {}).get("name", "resnet10")) not in model_names():
-        raise unknown("model", str(model), model_names())
+    tree = _with_input(tree, given)
     params = validated(method.params, tree.get("params", {}), "params.")
     return validated(RunConfig, {**tree, "params": params.model_dump()})
+
+
+def _with_input(tree: Tree, given: Tree) -> Tree:
+    """Write down what a backbone wants to see; images have its size unless the user said another."""
+    check_model(name := str(tree.get("model", {}).get("name", "resnet10")))
+    if not is_backbone(name):
+        return tree
+    spec = input_of(name)
+    size = given.get("size", spec.size)
+    return merge(tree, {"size": size, "model": {"input": {**spec.plain(), "size": size}}})
 
 
 def _refuse_misshapen(given: Tree) -> None:
@@ -92,8 +102,18 @@ def _refuse_misshapen(given: Tree) -> None:
 
 
 def complete_for(config: RunConfig, task: Task) -> RunConfig:
-    """Write the task's clients and samples into a configuration, so that nothing is left to defaults."""
-    return config.model_copy(update={"protocol": complete(config.protocol, task)})
+    """Write the task's clients and samples into a configuration, and which weights a backbone has."""
+    known = {"protocol": complete(config.protocol, task)}
+    return config.model_copy(update={**known, "model": _with_weights(config.model, config.size)})
+
+
+def _with_weights(model: ModelSettings, size: int) -> ModelSettings:
+    """Open a backbone once before a run begins: its weights must be here and be sound."""
+    if not is_backbone(model.name):
+        return model
+    backbone = open_backbone(model.name, model.weights, size, model.sha256)
+    backbone.check()
+    return model.model_copy(update={"sha256": backbone.sha256, "tag": backbone.tag})
 
 
 Settings = TypeVar("Settings", bound=BaseModel)

@@ -118,6 +118,7 @@ def _load(config: RunConfig, observer: Observer) -> Task:
         size=config.size,
         progress=observer.say,
         skip_bad=config.skip_bad,
+        fit=config.model.fit,
     )
 
 

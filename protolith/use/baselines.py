@@ -116,7 +116,7 @@ def _finished(config: RunConfig, place: Path, observer: Observer) -> dict[str, f
 
 def _tested(config: RunConfig) -> dict[str, int]:
     data = Path(config.data) if config.data else None
-    task = load_task(config.task, data=data, size=config.size, skip_bad=config.skip_bad)
+    task = load_task(config.task, data=data, size=config.size, skip_bad=config.skip_bad, fit=config.model.fit)
     found: dict[str, int] = {}
     for test in allocate(task, config.protocol, config.seed).tests:
         found[test.domain] = found.get(test.domain, 0) + len(test.rows)

@@ -90,7 +90,7 @@ class Predictor:
             self.progress(f"{min(start + CHUNK, len(found)):,} of {len(found):,} images")
 
     def _chunk(self, files: Sequence[Path]) -> list[Prediction]:
-        decoded = decode(files, self.trained.size, "images", silent)
+        decoded = decode(files, self.trained.size, "images", silent, self.trained.saved.spec.fit)
         judged = self(decoded.images)
         found = []
         for place, file in enumerate(files):

@@ -98,7 +98,7 @@ class Trained:
         if config.engine == "flower":
             raise UserError("the run's images are at its sites and not here.")
         data = Path(config.data) if config.data else None
-        task = load_task(config.task, data=data, size=config.size, skip_bad=config.skip_bad)
+        task = load_task(config.task, data=data, size=config.size, skip_bad=config.skip_bad, fit=config.model.fit)
         if task.classes != self.classes:
             raise UserError(f"task {task.name} now has other classes than the model of {self.run.path}.")
         return task

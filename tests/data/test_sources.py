@@ -411,7 +411,7 @@ def test_what_is_not_square_is_squashed_cropped_or_padded(width, height):
     ways["pad"].paste(image, ((longer - width) // 2, (longer - height) // 2))
     for resize, square in ways.items():
         expected = np.asarray(square.resize((16, 16), Image.Resampling.BILINEAR)).astype(int)
-        found = decode.decode([grey], 16, "x", silent, resize).images[0, :, :, 0].numpy().astype(int)
+        found = decode.decode([grey], 16, "x", silent, decode.Fit(resize)).images[0, :, :, 0].numpy().astype(int)
         # Beside a crop's edge the resampling still sees what is cut off; padding comes after the resize.
         assert np.abs(found - expected).max() <= (0 if resize == "squash" else 40), resize
 

@@ -5,7 +5,7 @@ import functools
 import importlib.util
 import io
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,12 +41,37 @@ KINDS, ENDING = 8, 12  # endings in a note, and the letters of one
 LEAST_SIDE = 2  # pixels; a single one shows nothing
 CHUNK = 500  # images per piece of work, and so the step of the progress
 Resize = Literal["squash", "crop", "pad"]
-RESIZES: dict[Resize, Callable[[Image.Image, tuple[int, int], Image.Resampling], Image.Image]] = {
-    "squash": Image.Image.resize,
-    "crop": ImageOps.fit,
-    "pad": ImageOps.pad,
+Interpolation = Literal["bilinear", "bicubic"]
+SAMPLINGS: dict[Interpolation, Image.Resampling] = {
+    "bilinear": Image.Resampling.BILINEAR,
+    "bicubic": Image.Resampling.BICUBIC,
 }
 THREADS = min(4, cores())  # Pillow decodes and resizes outside the interpreter lock
+
+
+@dataclass(frozen=True)
+class Fit:
+    """How an image of any shape becomes a square: squashed, cropped, or padded with black, and by which filter.
+
+    A crop is of the middle, and its side is this share of the image's shorter one.
+    """
+
+    resize: Resize = "squash"
+    interpolation: Interpolation = "bilinear"
+    share: float = 1.0
+
+    def __str__(self) -> str:
+        return f"{self.resize} {self.interpolation} {self.share:g}"
+
+    def square(self, image: Image.Image, size: int) -> Image.Image:
+        """The image at size × size."""
+        to, by = (size, size), SAMPLINGS[self.interpolation]
+        if self.resize == "crop":
+            return ImageOps.fit(image, to, by, bleed=(1 - self.share) / 2)
+        return ImageOps.pad(image, to, by) if self.resize == "pad" else image.resize(to, by)
+
+
+PLAIN = Fit()
 
 
 def suffixes() -> frozenset[str]:
@@ -105,11 +130,8 @@ class Decoded:
     bad: dict[int, str]
 
 
-def decode(pictures: Sequence[Picture], size: int, what: str, progress: Progress, resize: Resize = "squash") -> Decoded:
-    """Decode the images that can be read to RGB at size × size, and say what is wrong with the others.
-
-    Bilinear with antialiasing. What is not square is squashed, cropped at its longer side, or padded with black.
-    """
+def decode(pictures: Sequence[Picture], size: int, what: str, progress: Progress, fit: Fit = PLAIN) -> Decoded:
+    """Decode the images that can be read to RGB at size × size, and say what is wrong with the others."""
     count = len(pictures)
     images = torch.zeros((count, size, size, 3), dtype=torch.uint8)
     sizes = torch.zeros((count, 2), dtype=torch.int64)
@@ -120,7 +142,7 @@ def decode(pictures: Sequence[Picture], size: int, what: str, progress: Progress
         stop = min(start + CHUNK, count)
         for index in range(start, stop):
             try:
-                view[index], extents[index] = _one(pictures[index], size, resize)
+                view[index], extents[index] = _one(pictures[index], size, fit)
             except _BadImage as error:
                 bad[index] = str(error)
         return stop
@@ -156,13 +178,13 @@ def _open(picture: Picture) -> Image.Image:
     return Image.open(picture, formats=FORMATS + (_heic_formats() if picture.suffix.lower() in HEIC else ()))
 
 
-def _one(picture: Picture, size: int, resize: Resize) -> tuple[Array, tuple[int, int]]:
+def _one(picture: Picture, size: int, fit: Fit) -> tuple[Array, tuple[int, int]]:
     if isinstance(picture, np.ndarray) and picture.shape[:2] == (size, size):
         return picture.reshape(size, size, -1), (size, size)
     try:
         with _open(picture) as image:
             _check_area(image)  # from the header: nothing is decoded yet
-            return _pixels(ImageOps.exif_transpose(image), size, resize), image.size
+            return _pixels(ImageOps.exif_transpose(image), size, fit), image.size
     except Image.DecompressionBombError as error:
         raise _BadImage(f"is too large to be decoded safely: {str(error).rstrip('.')}") from error
     except _BadImage:
@@ -187,7 +209,7 @@ def _check_area(image: Image.Image) -> None:
         raise _BadImage(f"is too small to show anything: {image.width} × {image.height} pixels")
 
 
-def _pixels(image: Image.Image, size: int, resize: Resize) -> Array:
+def _pixels(image: Image.Image, size: int, fit: Fit) -> Array:
     # Grey images are resized in one channel and then repeated: the same pixels for a third of the work.
     if image.mode.startswith("I"):
         image = _eight_bits(image)
@@ -198,7 +220,7 @@ def _pixels(image: Image.Image, size: int, resize: Resize) -> Array:
     if image.mode not in ("L", "RGB"):
         image = image.convert("L" if image.mode in ("1", "LA") else "RGB")
     if image.size != (size, size):
-        image = RESIZES[resize](image, (size, size), Image.Resampling.BILINEAR)
+        image = fit.square(image, size)
     pixels = np.asarray(image)
     return pixels if pixels.ndim == 3 else pixels[..., None]
 

@@ -12,6 +12,7 @@ from protolith.data.domain import Domain, Split, Task
 from protolith.data.own import list_own, load_own
 from protolith.data.reading import read_found
 from protolith.data.sources import classic, folder, parquet
+from protolith.data.sources.decode import PLAIN, Fit
 from protolith.data.sources.found import Found, Progress, decoded_rows, listed, plain, silent
 from protolith.data.sources.hub import HubUnavailable, download
 from protolith.data.sources.hub import domain as hub_domain
@@ -37,19 +38,21 @@ def load_task(
     cache: Path | None = None,
     progress: Progress | None = None,
     skip_bad: bool = False,
+    fit: Fit = PLAIN,
 ) -> Task:
     """Load a task by name, a folder of `site/class/image` or a manifest; the images are mapped from a file.
 
-    `skip_bad` leaves out what cannot be read of images of one's own; otherwise that is an error.
+    `skip_bad` leaves out what cannot be read of images of one's own; otherwise that is an error. `fit` is how an image
+    becomes a square.
     """
     if size is not None and not SIZES[0] <= size <= SIZES[1]:
         raise UserError(f"size must be from {SIZES[0]} to {SIZES[1]} pixels, not {size}.")
     store, say = decoded.folder(cache), progress or silent
     if (spec := all_tasks().get(name)) is None:
-        return load_own(list_own(folder_of(name)), size or 32, store, say, skip_bad)
+        return load_own(list_own(folder_of(name)), size or 32, store, say, skip_bad, fit)
     if Path(name).is_dir():
         say(f"'{name}' is a task of that name; for the folder of that name write ./{name}")
-    return _load_named(spec, data_folder(data), size or spec.size, store, say)
+    return _load_named(spec, data_folder(data), size or spec.size, store, say, fit)
 
 
 def read_task_file(path: Path) -> Task:
@@ -88,14 +91,14 @@ def folder_of(name: str) -> Path:
     raise unknown("task", name, [*all_tasks(), "any folder of site/class/image or manifest"])
 
 
-def locate(spec: TaskSpec, data: Path | None, size: int, store: Path) -> dict[str, Place]:
+def locate(spec: TaskSpec, data: Path | None, size: int, store: Path, fit: Fit = PLAIN) -> dict[str, Place]:
     """Say for each domain where it would come from, without the network; None when nowhere is known."""
     places: dict[str, Place] = {}
     for domain in spec.domains:
         by = spec.drawn.get(domain)
         place: Place = drawn.find(by, domain, size) if by and not drawn.stands_in(by) else None
         place = place or (in_folder(data, spec.name, domain, spec.columns) if data else None)
-        place = place or _in_cache(spec, domain, size, store) or spec.hub.get(domain)
+        place = place or _in_cache(spec, domain, size, store, fit) or spec.hub.get(domain)
         places[domain] = place or (drawn.find(by, domain, size) if by else None)
     return places
 
@@ -118,12 +121,19 @@ def alone(place: Path, domain: str, columns: Columns = COLUMNS) -> Found | None:
 
 
 def load_site(
-    name: str, place: Path, task: str, classes: tuple[str, ...], size: int, store: Path, skip_bad: bool = False
+    name: str,
+    place: Path,
+    task: str,
+    classes: tuple[str, ...],
+    size: int,
+    store: Path,
+    skip_bad: bool = False,
+    fit: Fit = PLAIN,
 ) -> Task:
     """Load the one domain that a real site has, by the rules of the task: a named one, or images of one's own."""
     spec = all_tasks().get(task)
     if spec is None and not parquet.find_domain(place, name):
-        own = load_own(folder.read_domain(place, name), size, store, silent, skip_bad)
+        own = load_own(folder.read_domain(place, name), size, store, silent, skip_bad, fit)
         if strange := [label for label in own.classes if label not in (classes or own.classes)]:
             raise UserError(f"site '{name}' has classes that the run does not know: {', '.join(strange)}.")
         return own if classes in ((), own.classes) else _renumbered(own, classes)
@@ -132,12 +142,12 @@ def load_site(
         raise UserError(f"site '{name}': '{place}' holds no images (class/image, or parquet files).")
     if not (names := classes or tuple(sorted(found.classes or ()))):
         raise UserError(f"site '{name}': the files in '{place}' do not name their classes.")
-    fingerprints = {name: found.fingerprint} | (_said(spec) if spec else {})
+    fingerprints = {name: found.fingerprint} | _said(spec, fit)
     path = decoded.file_for(store, f"site-{name}", size, fingerprints)
     if (task_there := decoded.read_if_good(path, silent)) and task_there.classes == names:
         return task_there
     rule: Rule = spec.rule if spec else "by-position"
-    domain = read_found(found, names, size, rule, silent)
+    domain = read_found(found, names, size, rule, silent, fit)
     held_out = () if found.given else (f"{name}: no test part was found, so {RULES[rule]}",)
     named = Task(name, names, (Domain(name, domain.train, domain.test),), (*found.notes, *held_out))
     return decoded.write(path, named, fingerprints)
@@ -153,32 +163,34 @@ def _renumbered(task: Task, classes: tuple[str, ...]) -> Task:
     return Task(task.name, classes, tuple(domains), task.notes)
 
 
-def _load_named(spec: TaskSpec, data: Path | None, size: int, store: Path, progress: Progress) -> Task:
-    places = locate(spec, data, size, store)
+def _load_named(spec: TaskSpec, data: Path | None, size: int, store: Path, progress: Progress, fit: Fit) -> Task:
+    places = locate(spec, data, size, store, fit)
     if missing := [domain for domain, place in places.items() if place is None]:
         raise _absent(spec, missing, data, "")
     fingerprints = {
         place.domain if isinstance(place, Found) else domain: _fingerprint(place) for domain, place in places.items()
     }
-    path = decoded.file_for(store, spec.name, size, fingerprints | _said(spec))
+    fingerprints |= _said(spec, fit)
+    path = decoded.file_for(store, spec.name, size, fingerprints)
     if (task := decoded.read_if_good(path, progress)) and task.classes == spec.classes:
         return task
     found = _fetched(spec, places, data, progress)
-    domains = tuple(read_found(source, spec.classes, size, spec.rule, progress) for source in found)
+    domains = tuple(read_found(source, spec.classes, size, spec.rule, progress, fit) for source in found)
     notes = tuple(note for source in found for note in _notes(spec, source))
-    return decoded.write(path, Task(spec.name, spec.classes, domains, notes), fingerprints | _said(spec))
+    return decoded.write(path, Task(spec.name, spec.classes, domains, notes), fingerprints)
 
 
-def _said(spec: TaskSpec) -> dict[str, str]:
+def _said(spec: TaskSpec | None, fit: Fit) -> dict[str, str]:
     """What else decides on the images: as a fingerprint without a domain, where it is not the usual."""
-    by_class = ["by-class"] * (spec.rule == "by-class")
-    columns = [spec.columns.model_dump_json()] * (spec.columns != COLUMNS)
-    return {"": " ".join(by_class + columns)} if by_class or columns else {}
+    by_class = ["by-class"] * (spec is not None and spec.rule == "by-class")
+    columns = [spec.columns.model_dump_json()] if spec is not None and spec.columns != COLUMNS else []
+    said = [*by_class, *columns, *[str(fit)] * (fit != PLAIN)]
+    return {"": " ".join(said)} if said else {}
 
 
-def _in_cache(spec: TaskSpec, domain: str, size: int, store: Path) -> Found | None:
+def _in_cache(spec: TaskSpec, domain: str, size: int, store: Path, fit: Fit) -> Found | None:
     for path, header in decoded.candidates(store, spec.name, size):
-        alike = header.classes == spec.classes and header.fingerprints.get("", "") == _said(spec).get("", "")
+        alike = header.classes == spec.classes and header.fingerprints.get("", "") == _said(spec, fit).get("", "")
         if domain in header.domains and alike:
 
             def rows(classes: tuple[str, ...], path: Path = path) -> list[Row]:

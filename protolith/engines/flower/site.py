@@ -10,6 +10,7 @@ import torch
 
 from protolith import records
 from protolith.data.domain import Task
+from protolith.data.sources.decode import PLAIN, Fit
 from protolith.data.tasks import load_site
 from protolith.engines.flower.wire import Reply, Request, SiteFacts, hollow_task
 from protolith.engines.messages import sentence, whole
@@ -17,8 +18,9 @@ from protolith.errors import UserError
 from protolith.evaluation.accuracy import by_test, chunks
 from protolith.evaluation.measures import to_plain
 from protolith.federation.local_update import Workplace, present_device
-from protolith.federation.setup import Setup
+from protolith.federation.setup import ModelSettings, Setup
 from protolith.files import refusal
+from protolith.models.backbones import is_backbone, is_offline, open_backbone
 from protolith.records import BadRecord, Broadcast, Record
 
 ROUNDS = 1_000_000_000  # far more than a run has
@@ -42,7 +44,8 @@ class Site:
             if request.about["kind"] == "describe":
                 about = request.about
                 present_device(str(about.get("device", "auto")))  # before the images are read, and before any round
-                facts = self.facts(about["task"], tuple(about["classes"]), about["size"], about["skip_bad"])
+                chosen = self._model(about.get("model", {}), about["size"])
+                facts = self.facts(about["task"], tuple(about["classes"]), about["size"], about["skip_bad"], chosen.fit)
                 if not about.get("by_class", True):
                     facts = replace(facts, per_class=())
                 return Reply(self.name, {"facts": facts.plain()})
@@ -55,19 +58,30 @@ class Site:
             traceback.print_exc()
             return Reply(self.name, error=f"{type(error).__name__}: {error}")
 
-    def facts(self, task: str, classes: tuple[str, ...], size: int, skip_bad: bool = False) -> SiteFacts:
+    def _model(self, said: Any, size: int) -> ModelSettings:
+        """The network of a run; a backbone's weights must be here, and the same as the server's."""
+        chosen = ModelSettings.model_validate(said)
+        if chosen.weights or not is_offline(chosen.name):  # a server must not choose what a site opens or downloads
+            raise UserError(f"site '{self.name}' takes a backbone's weights from their package only.")
+        if is_backbone(chosen.name):
+            open_backbone(chosen.name, size=size, sha256=chosen.sha256)
+        return chosen
+
+    def facts(
+        self, task: str, classes: tuple[str, ...], size: int, skip_bad: bool = False, fit: Fit = PLAIN
+    ) -> SiteFacts:
         """Count the images, by the given classes or by the site's own; the server learns nothing else of them."""
-        own = self.load(task, classes, size, skip_bad)
+        own = self.load(task, classes, size, skip_bad, fit)
         train, test = own.domains[0].train, own.domains[0].test
         return SiteFacts(
             self.name, len(train), len(test), own.classes, tuple(train.counts(len(own.classes))), own.notes
         )
 
-    def load(self, task: str, classes: tuple[str, ...], size: int, skip_bad: bool = False) -> Task:
+    def load(self, task: str, classes: tuple[str, ...], size: int, skip_bad: bool = False, fit: Fit = PLAIN) -> Task:
         """Load the site's images by the rules of the task: one of ours, or images of one's own."""
         if not self.data.is_dir():
             raise UserError(f"site '{self.name}': the folder of images '{self.data}' does not exist.")
-        return load_site(self.name, self.data, task, classes, size, self.state / "decoded", skip_bad)
+        return load_site(self.name, self.data, task, classes, size, self.state / "decoded", skip_bad, fit)
 
     def _work(self, request: Request) -> Reply:
         """Test the weights that were sent, or train, or both."""
@@ -97,7 +111,9 @@ class Site:
         if setup.plugins:  # a server must not choose what a site imports
             raise UserError(f"site '{self.name}' loads no plugins: install a package with an entry point instead.")
         classes, (train, test) = tuple(about["classes"]), about["images"]
-        domain = self.load(setup.task, classes, setup.size, setup.skip_bad).domains[0]
+        domain = self.load(
+            setup.task, classes, setup.size, setup.skip_bad, self._model(setup.model, setup.size).fit
+        ).domains[0]
         if (len(domain.train), len(domain.test)) != (train, test):
             raise UserError(
                 f"site '{self.name}' has {len(domain.train)} training and {len(domain.test)} test images, but had "
