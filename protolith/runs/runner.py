@@ -8,12 +8,11 @@ from typing import Any
 from protolith import files
 from protolith.data.domain import Task
 from protolith.data.tasks import load_task
-from protolith.engines.flower.engine import FlowerEngine
 from protolith.engines.in_process import InProcessEngine
 from protolith.engines.local import LocalEngine
 from protolith.errors import DiskRefused, Interrupted, RunFailed, UserError
 from protolith.federation.coordinator import LAST, Coordinator, which_models
-from protolith.federation.engine import Engine
+from protolith.federation.engine import Engine, Sites
 from protolith.federation.local_update import Workplace, one_thread, present_device
 from protolith.machine import cores
 from protolith.methods import registry
@@ -126,7 +125,7 @@ def go_on(
     config: RunConfig,
     workplace: Workplace,
     observer: Observer,
-    sites: FlowerEngine | None = None,
+    sites: Sites | None = None,
 ) -> None:
     """Run the rounds that are left, with an engine of this machine or at the sites."""
     with directory.lock(), one_thread():
@@ -148,7 +147,7 @@ def _refused(directory: RunDirectory, reason: str) -> DiskRefused:
 
 
 def _go_on(
-    directory: RunDirectory, config: RunConfig, workplace: Workplace, observer: Observer, sites: FlowerEngine | None
+    directory: RunDirectory, config: RunConfig, workplace: Workplace, observer: Observer, sites: Sites | None
 ) -> None:
     directory.remove_parts()
     roster = workplace.roster  # asked for while the network that the seed drew is at hand
@@ -231,7 +230,7 @@ def _rounds(
             began = time.perf_counter()
             metrics = coordinator.run_round()
             releases: dict[str, int] = {}
-            if isinstance(coordinator.engine, FlowerEngine):
+            if isinstance(coordinator.engine, Sites):
                 metrics |= coordinator.engine.events()
                 releases = coordinator.engine.releases
             metrics |= account.after(coordinator.progress.round - 1, releases)

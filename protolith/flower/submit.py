@@ -7,14 +7,16 @@ import uuid
 from pathlib import Path
 
 from protolith.data.protocols import partition_of
-from protolith.deploy.commands import LINK, flwr, tls_problem
-from protolith.deploy.note import RunNote
-from protolith.deploy.plan import Deployment
-from protolith.deploy.processes import SERVER, Processes, end_left_behind
-from protolith.engines.flower.wire import SiteFacts, hollow_task
 from protolith.errors import Interrupted, RunFailed, UserError
 from protolith.federation.coordinator import which_models
 from protolith.federation.local_update import Workplace
+from protolith.files import write_text
+from protolith.flower.commands import LINK, flwr, tls_problem
+from protolith.flower.layout import APP
+from protolith.flower.note import RunNote
+from protolith.flower.plan import Deployment
+from protolith.flower.processes import SERVER, Processes, end_left_behind
+from protolith.flower.wire import SiteFacts, hollow_task
 from protolith.runs import runner
 from protolith.runs.accounting import refuse_unaccountable
 from protolith.runs.config import RunConfig, complete_for
@@ -124,9 +126,17 @@ def _refuse_absent(deployment: Deployment) -> None:
 
 def submit(deployment: Deployment, job: str, directory: Path) -> int:
     """Hand a job to the server; return the number that Flower gives it."""
+    _write_app(deployment)
     settings = f"job='{job}' deployment='{deployment.path}' directory='{directory}'"
     answer = flwr(deployment, "run", str(deployment.server / "app"), LINK, "--run-config", settings)
     return int(answer["run-id"])
+
+
+def _write_app(deployment: Deployment) -> None:
+    """Write the app anew: one of an older version may name modules that have moved."""
+    path = deployment.server / "app" / "pyproject.toml"
+    if path.read_text(encoding="utf-8") != APP:
+        write_text(path, APP)
 
 
 def _submit_and_follow(deployment: Deployment, directory: RunDirectory, observer: Observer) -> None:

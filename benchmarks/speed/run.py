@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from protolith.bench import parts
-from protolith.bench.measure import machine
-from protolith.bench.methods import method_cost
-from protolith.bench.parts import FULL, QUICK, Line, Size
+from benchmarks.speed import parts
+from benchmarks.speed.measure import machine
+from benchmarks.speed.methods import method_cost
+from benchmarks.speed.parts import FULL, QUICK, Line, Size
 from protolith.errors import unknown
 from protolith.files import write_text
 from protolith.runs.directory import plain_json

@@ -21,7 +21,7 @@ from PIL import Image
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
-from protolith.bench.slow_losses import per_sample
+from benchmarks.speed.slow_losses import per_sample
 from protolith.data.domain import MEAN, STD, Split, Task
 from protolith.data.protocols import allocate, select
 from protolith.data.reading import by_position

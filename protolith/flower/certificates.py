@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from protolith.deploy.plan import LOOPBACK, is_address
+from protolith.flower.plan import LOOPBACK, is_address
 
 AUTHORITY_DAYS = 3650
 SERVER_DAYS = 730

@@ -18,6 +18,8 @@ from protolith.engines.local import ENVIRONMENT
 from protolith.machine import cores
 from protolith.runs.directory import processor
 
+ROOT = Path(__file__).parents[2]  # where `benchmarks` is found
+
 
 @dataclass(frozen=True)
 class Timing:
@@ -90,8 +92,9 @@ def training_operations(model: nn.Module, size: int) -> int:
 
 def in_process(code: str, *arguments: object, worker: bool = False) -> dict[str, Any]:
     """Run a function of this package, `module:function`, in a fresh process (as workers are); it returns a dict."""
-    command = [sys.executable, "-m", "protolith.bench.fresh", code, json.dumps(arguments)]
-    environment = {**os.environ, **(ENVIRONMENT if worker else {})}
+    command = [sys.executable, "-m", "benchmarks.speed.fresh", code, json.dumps(arguments)]
+    path = os.pathsep.join([str(ROOT), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]).rstrip(os.pathsep)
+    environment = {**os.environ, **(ENVIRONMENT if worker else {}), "PYTHONPATH": path}
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment)
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found

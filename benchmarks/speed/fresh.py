@@ -1,4 +1,4 @@
-"""A fresh process for one measurement: `python -m protolith.bench.fresh module:function ARGUMENTS`."""
+"""A fresh process for one measurement: `python -m benchmarks.speed.fresh module:function ARGUMENTS`."""
 
 import importlib
 import json
@@ -12,7 +12,7 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # whatever is printed on the way goes to standard error
     module, name = where.split(":")
-    found = getattr(importlib.import_module(f"protolith.bench.{module}"), name)(*arguments)
+    found = getattr(importlib.import_module(f"benchmarks.speed.{module}"), name)(*arguments)
     answers.write(json.dumps(found) + "\n")
     answers.flush()
 

@@ -10,9 +10,9 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from protolith.deploy.commands import LINK, environment, flwr, tls_problem
-from protolith.deploy.plan import Deployment, programs
 from protolith.errors import RunFailed, UserError
+from protolith.flower.commands import LINK, environment, flwr, tls_problem
+from protolith.flower.plan import Deployment, programs
 from protolith.machine import began_at
 
 START_SECONDS = 120.0

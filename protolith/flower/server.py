@@ -6,11 +6,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from protolith.data.spec import all_tasks
-from protolith.deploy.note import RunNote
-from protolith.deploy.plan import Deployment
-from protolith.engines.flower.carrier import server_app
-from protolith.engines.flower.engine import FlowerEngine, Patience
-from protolith.engines.flower.wire import (
+from protolith.errors import RunFailed, UserError
+from protolith.federation.local_update import Workplace
+from protolith.federation.setup import Setup
+from protolith.files import write_text
+from protolith.flower.carrier import server_app
+from protolith.flower.engine import FlowerEngine, Patience
+from protolith.flower.note import RunNote
+from protolith.flower.plan import Deployment
+from protolith.flower.wire import (
     Exchange,
     Reply,
     Request,
@@ -19,10 +23,6 @@ from protolith.engines.flower.wire import (
     wait_for_return,
     wait_for_sites,
 )
-from protolith.errors import RunFailed, UserError
-from protolith.federation.local_update import Workplace
-from protolith.federation.setup import Setup
-from protolith.files import write_text
 from protolith.runs import runner
 from protolith.runs.directory import Metrics, RunDirectory
 from protolith.runs.runner import Observer

@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from protolith.deploy.commands import LINK, certificate_ends, flwr, tls_problem
-from protolith.deploy.plan import Deployment
-from protolith.deploy.submit import ask_sites
 from protolith.errors import RunFailed
+from protolith.flower.commands import LINK, certificate_ends, flwr, tls_problem
+from protolith.flower.plan import Deployment
+from protolith.flower.submit import ask_sites
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from torch.utils.flop_counter import FlopCounterMode
 
-from protolith.bench.measure import Timing, in_process, interleaved
-from protolith.bench.parts import Line, Size, line
+from benchmarks.speed.measure import Timing, in_process, interleaved
+from benchmarks.speed.parts import Line, Size, line
 from protolith.methods.registry import all_methods
 from protolith.runs import runner
 from protolith.runs.config import resolve

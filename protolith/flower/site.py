@@ -11,7 +11,6 @@ import torch
 from protolith import records
 from protolith.data.domain import Task
 from protolith.data.tasks import load_site
-from protolith.engines.flower.wire import Reply, Request, SiteFacts, hollow_task
 from protolith.engines.messages import sentence, whole
 from protolith.errors import UserError
 from protolith.evaluation.accuracy import by_test, chunks
@@ -19,6 +18,7 @@ from protolith.evaluation.measures import to_plain
 from protolith.federation.local_update import Workplace, present_device
 from protolith.federation.setup import Setup
 from protolith.files import refusal
+from protolith.flower.wire import Reply, Request, SiteFacts, hollow_task
 from protolith.records import BadRecord, Broadcast, Record
 
 ROUNDS = 1_000_000_000  # far more than a run has

@@ -3,8 +3,8 @@
 import shutil
 from pathlib import Path
 
-from protolith.deploy.plan import Deployment, Plan, check_names, programs
 from protolith.errors import UserError
+from protolith.flower.plan import Deployment, Plan, check_names, programs
 
 APP = """\
 [project]
@@ -18,8 +18,8 @@ dependencies = []
 publisher = "protolith"
 
 [tool.flwr.app.components]
-serverapp = "protolith.deploy.server:app"
-clientapp = "protolith.engines.flower.carrier:app"
+serverapp = "protolith.flower.server:app"
+clientapp = "protolith.flower.carrier:app"
 
 [tool.flwr.app.config]
 job = "train"
@@ -150,7 +150,7 @@ def create(path: Path, sites: list[str], host: str, port: int, name: str = "", w
     """Make the directory of a new deployment."""
     check_names(sites, host)
     programs()
-    from protolith.deploy.certificates import make_certificates, make_site_key
+    from protolith.flower.certificates import make_certificates, make_site_key
 
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise UserError(f"{path} exists already and is not empty: choose another directory.")

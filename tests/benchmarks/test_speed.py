@@ -5,11 +5,11 @@ import dataclasses
 import pytest
 import torch
 
-from protolith.bench import parts
-from protolith.bench.measure import Timing, interleaved, matmul_gflops, training_operations
-from protolith.bench.plain_loop import Images, PlainLoop, stored_files
-from protolith.bench.run import compare, describe, run_bench
-from protolith.bench.slow_losses import SlowFPL, SlowMOON
+from benchmarks.speed import parts
+from benchmarks.speed.measure import Timing, in_process, interleaved, matmul_gflops, training_operations
+from benchmarks.speed.plain_loop import Images, PlainLoop, stored_files
+from benchmarks.speed.run import compare, describe, run_bench
+from benchmarks.speed.slow_losses import SlowFPL, SlowMOON
 from protolith.data.domain import Split
 from protolith.data.tasks import load_task
 from protolith.engines.in_process import InProcessEngine
@@ -135,7 +135,7 @@ def test_what_got_worse_is_named_and_seconds_are_not_compared():
 
 
 def test_a_small_part_runs_and_an_unknown_one_is_refused(monkeypatch):
-    monkeypatch.setattr("protolith.bench.run.QUICK", dataclasses.replace(parts.QUICK, points=(20,)))
+    monkeypatch.setattr("benchmarks.speed.run.QUICK", dataclasses.replace(parts.QUICK, points=(20,)))
     said = []
     kept = []
     found = run_bench(True, "", ["server"], said.append, lambda so_far: kept.append(len(so_far["lines"])))
@@ -146,3 +146,14 @@ def test_a_small_part_runs_and_an_unknown_one_is_refused(monkeypatch):
     assert len(said) == 3 and found["machine"]["cores"] >= 1
     with pytest.raises(UserError, match="unknown part 'sever'"):
         run_bench(True, "", ["sever"], said.append, kept.append)
+
+
+def test_a_measurement_in_a_fresh_process_finds_this_package_from_anywhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert in_process("parts:one_batch")["seconds"] > 0
+
+
+def test_the_old_command_says_where_it_is_now(protolith):
+    code, out, error = protolith("bench", "--quick", "--data", "x")
+    assert (code, out) == (2, "") and "make bench" in error
+    assert "bench" not in protolith("--help")[1]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import protolith as pl
-from protolith.deploy import wheel as wheels
+from protolith.flower import wheel as wheels
 
 INSTALLED = (Path(sys.executable).parent / "flower-superlink").exists()
 needs_flower = pytest.mark.skipif(not INSTALLED, reason="Flower is not installed (pip install 'protolith[flower]')")

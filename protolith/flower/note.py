@@ -5,8 +5,8 @@ import os
 import uuid
 from typing import Any
 
-from protolith.engines.flower.wire import SiteFacts
 from protolith.files import write_text
+from protolith.flower.wire import SiteFacts
 from protolith.machine import began_at, is_there
 from protolith.runs.directory import RunDirectory
 

@@ -11,10 +11,10 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordD
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
-from protolith.engines.flower.site import Site
-from protolith.engines.flower.wire import Exchange, Reply, Request
 from protolith.engines.messages import sentence
 from protolith.files import parse_json
+from protolith.flower.site import Site
+from protolith.flower.wire import Exchange, Reply, Request
 from protolith.records import Record, from_bytes, to_bytes
 
 ABOUT, PARTS = "about", "records"

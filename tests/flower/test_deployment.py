@@ -16,12 +16,12 @@ from PIL import Image
 
 from protolith import records
 from protolith.data.tasks import load_task
-from protolith.deploy import layout, processes, submit
-from protolith.deploy.check import inspect
-from protolith.deploy.commands import environment
-from protolith.deploy.note import RunNote
-from protolith.deploy.plan import Deployment
 from protolith.errors import RunFailed, UserError
+from protolith.flower import layout, processes, submit
+from protolith.flower.check import inspect
+from protolith.flower.commands import environment
+from protolith.flower.note import RunNote
+from protolith.flower.plan import Deployment
 from protolith.runs import runner
 from protolith.runs.config import resolve
 from protolith.runs.directory import Metrics, RunDirectory

@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from protolith.bench import trivial
-from protolith.bench.measure import (
+from benchmarks.speed import trivial
+from benchmarks.speed.measure import (
     Timing,
     in_process,
     interleaved,
@@ -19,8 +19,8 @@ from protolith.bench.measure import (
     seconds,
     training_operations,
 )
-from protolith.bench.plain_loop import PlainFPL, PlainLoop, round_seconds, stored_files
-from protolith.bench.slow_losses import SlowFPL, SlowMOON
+from benchmarks.speed.plain_loop import PlainFPL, PlainLoop, round_seconds, stored_files
+from benchmarks.speed.slow_losses import SlowFPL, SlowMOON
 from protolith.data.domain import Task
 from protolith.data.tasks import load_task
 from protolith.federation.local_update import Workplace, local_update

@@ -1,14 +1,14 @@
 """FedAvg as research code is usually written, for comparison: seconds of each round.
 
-    python benchmarks/plain_loop.py [--data DIR] [--width 16] [--rounds 2]
+    python -m benchmarks.speed.plain_rounds [--data DIR] [--width 16] [--rounds 2]
 
-The loop itself is protolith/bench/plain_loop.py, where `protolith bench` finds it too; without --data: `mini`.
+The loop itself is plain_loop.py, beside this file; without --data: `mini`.
 """
 
 import argparse
 
-from protolith.bench.parts import loaded, settings
-from protolith.bench.plain_loop import PlainLoop, round_seconds, stored_files
+from benchmarks.speed.parts import loaded, settings
+from benchmarks.speed.plain_loop import PlainLoop, round_seconds, stored_files
 
 
 def main() -> None:

@@ -10,13 +10,13 @@ import torch
 
 from protolith import records
 from protolith.data.protocols import Allocation
-from protolith.engines.flower.wire import Exchange, Reply, Request, Say, SiteFacts
 from protolith.engines.messages import read_trained, sentence, whole
 from protolith.errors import RunFailed
 from protolith.evaluation.measures import Counts, from_plain, measures_of
 from protolith.federation.coordinator import Coordinator
 from protolith.federation.engine import Job, Result
 from protolith.federation.setup import Setup
+from protolith.flower.wire import Exchange, Reply, Request, Say, SiteFacts
 from protolith.records import Broadcast, Record, Upload
 
 _GO_ON = "When the sites are back, go on with `protolith resume`."

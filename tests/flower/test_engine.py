@@ -12,14 +12,14 @@ from PIL import Image
 from protolith import records
 from protolith.cli.progress import Lines
 from protolith.data.tasks import load_task
-from protolith.engines.flower import engine as module
-from protolith.engines.flower.engine import FlowerEngine, Patience
-from protolith.engines.flower.site import Site, SiteMemory
-from protolith.engines.flower.wire import Reply, Request, SiteFacts, hollow_task, wait_for_return
 from protolith.errors import RunFailed, UserError
 from protolith.experiments.render import cell
 from protolith.experiments.table import build_tables
 from protolith.federation.local_update import Workplace
+from protolith.flower import engine as module
+from protolith.flower.engine import FlowerEngine, Patience
+from protolith.flower.site import Site, SiteMemory
+from protolith.flower.wire import Reply, Request, SiteFacts, hollow_task, wait_for_return
 from protolith.report.page.build import write_report
 from protolith.runs import runner
 from protolith.runs.config import complete_for, resolve
@@ -349,7 +349,7 @@ def test_what_a_site_refuses(images, tmp_path):
 @pytest.mark.parametrize(("device", "asked"), [("cuda:99", [SITES]), ("cpu", [SITES] * 3)])
 def test_a_device_that_a_site_lacks_is_refused_before_the_first_round(images, tmp_path, device, asked):
     pytest.importorskip("flwr", reason="Flower is not installed")
-    from protolith.deploy.server import serve
+    from protolith.flower.server import serve
 
     (tmp_path / "deployment.toml").write_text(f'name = "some"\nsites = {SITES}\nwait = 0.1\n')
     exchange, given = Direct(images, tmp_path / "state"), settings(images, device=device, engine="flower", rounds=1)
@@ -402,4 +402,4 @@ def test_flower_is_imported_in_its_own_room_only():
 
     root = Path(protolith.__file__).parent
     users = {str(file.relative_to(root)) for file in root.rglob("*.py") if "from flwr" in file.read_text()}
-    assert users == {"engines/flower/carrier.py"}
+    assert users == {"flower/carrier.py"}

@@ -1,10 +1,11 @@
 """What a round costs on each engine when clients have nothing to do, and how much memory its processes take.
 
-    python benchmarks/engines.py [--rounds 8] [--repeats 3]
+    python -m benchmarks.speed.engines [--rounds 8] [--repeats 3]
 
 Local worker processes, a Ray cluster on this machine and, for comparison, Flower's own simulation take turns, each in a
 fresh process, with 20 clients. The last is Flower alone: a ServerApp that hands out a model and averages what comes
-back, and a ClientApp that unpacks it and sends it back. The real federation on Flower is measured by flower_trial.py.
+back, and a ClientApp that unpacks it and sends it back. The real federation on Flower is measured by
+../flower_trial.py.
 """
 
 import argparse
@@ -18,8 +19,8 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from protolith.bench import trivial
-from protolith.bench.measure import Timing
+from benchmarks.speed import trivial
+from benchmarks.speed.measure import Timing
 from protolith.methods.averaging import RecordMean
 from protolith.models import build_model
 from protolith.runs import runner
@@ -145,7 +146,8 @@ def main() -> None:
     for _ in range(arguments.repeats):
         for model in MODELS:
             for engine in ("local", "ray", FLOWER):
-                command = [sys.executable, __file__, "--rounds", str(arguments.rounds), "--one", engine, model]
+                command = [sys.executable, "-m", "benchmarks.speed.engines", "--one", engine, model]
+                command += ["--rounds", str(arguments.rounds)]
                 done = subprocess.run(command, check=True, capture_output=True, text=True)
                 found[model, engine].append(json.loads(done.stdout.splitlines()[-1]))
     print("| 20 clients, model of | engine | first round, s | later rounds, s | driver, MB | other processes, MB |")

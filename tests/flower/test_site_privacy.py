@@ -6,11 +6,11 @@ from PIL import Image
 
 from protolith import records
 from protolith.data.tasks import load_task
-from protolith.engines.flower.engine import FlowerEngine, Patience
-from protolith.engines.flower.site import Site, SiteMemory
-from protolith.engines.flower.wire import Request, hollow_task
 from protolith.federation.engine import Job
 from protolith.federation.local_update import Workplace
+from protolith.flower.engine import FlowerEngine, Patience
+from protolith.flower.site import Site, SiteMemory
+from protolith.flower.wire import Request, hollow_task
 from protolith.runs.config import complete_for, resolve
 
 RUN = "0" * 32
@@ -114,8 +114,8 @@ def test_a_site_refuses_what_it_cannot_protect(images, tmp_path):
 
 @pytest.mark.parametrize(("noise", "told"), [(0.0, True), (1.0, False)])
 def test_a_run_with_noise_does_not_ask_for_exact_counts_by_class(images, tmp_path, noise, told):
-    from protolith.deploy.plan import Deployment, Plan
-    from protolith.deploy.server import describe
+    from protolith.flower.plan import Deployment, Plan
+    from protolith.flower.server import describe
 
     deployment = Deployment(tmp_path)
     deployment.write(Plan(name="trial", sites=[SITE]))

@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from protolith.deploy.plan import Deployment, programs
 from protolith.errors import RunFailed
+from protolith.flower.plan import Deployment, programs
 
 QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",
