@@ -44,7 +44,7 @@ lint: $(VENV)/dev
 # Speed and memory as ratios, beside the committed ones. DATA: a directory with Office-Caltech10.
 DATA ?=
 bench: $(VENV)/base
-	$(BIN)/protolith bench --data "$(DATA)" --out runs/bench.json --against results/bench.json
+	$(BIN)/python -m benchmarks.speed --data "$(DATA)" --out runs/bench.json --against results/bench.json
 
 # The documentation as a site in build/site; a broken link is an error.
 docs: $(VENV)/base

@@ -22,16 +22,16 @@ from typing import Any
 import torch
 
 from protolith import records
-from protolith.deploy import layout, processes
-from protolith.deploy.commands import environment
-from protolith.deploy.plan import Deployment
+from protolith.flower import layout, processes
+from protolith.flower.commands import environment
+from protolith.flower.plan import Deployment
 
 SITES = ["caltech", "amazon", "webcam"]
 METHODS = ["fedavg", "fpl", "i2pfl", "fedcode"]
 SETTINGS = ["--task", "office10", "--set", "width=4", "--set", "epochs=1", "--set", "batch=64"]
 # A site that cheats: what its answers hold is changed on their way out.
 CHEAT = """
-import protolith.engines.flower.site as site, torch
+import protolith.flower.site as site, torch
 honest = site.Site.answer
 def answer(self, request):
     reply = honest(self, request)

@@ -151,8 +151,8 @@ def test_the_command_line_and_the_table_say_that_it_is_an_attack(protolith, tmp_
 
 
 def test_real_sites_are_not_attacked(tmp_path):
-    from protolith.deploy.submit import _refuse_unsuitable
-    from protolith.engines.flower.site import Site
+    from protolith.flower.site import Site
+    from protolith.flower.submit import _refuse_unsuitable
 
     config = resolve([{"attack": {"kind": "scale"}, "engine": "flower", "deployment": "x"}])
     with pytest.raises(UserError, match="attacks are for simulations"):

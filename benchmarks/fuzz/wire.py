@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from protolith.engines.flower.carrier import plain_bytes
-from protolith.engines.flower.wire import SiteFacts
 from protolith.files import parse_json
+from protolith.flower.carrier import plain_bytes
+from protolith.flower.wire import SiteFacts
 from protolith.records import BadRecord, from_bytes
 
 

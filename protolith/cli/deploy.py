@@ -8,7 +8,7 @@ import typer
 from protolith.errors import UserError, unknown
 
 if TYPE_CHECKING:
-    from protolith.deploy.plan import Deployment
+    from protolith.flower.plan import Deployment
 
 deploy = typer.Typer(no_args_is_help=True)
 Directory = Annotated[Path, typer.Argument(metavar="DIR", help="The deployment's directory.")]
@@ -26,8 +26,8 @@ def init(
     ] = None,
 ) -> None:
     """Make certificates, keys, start scripts and instructions for a server and its sites."""
-    from protolith.deploy import layout
-    from protolith.deploy import wheel as wheels
+    from protolith.flower import layout
+    from protolith.flower import wheel as wheels
 
     names = [site.strip() for site in sites.split(",") if site.strip()]
     given = wheels.checked(wheel) if wheel else wheels.found()
@@ -45,8 +45,8 @@ def up(
     server: Annotated[bool, typer.Option("--server", help="Start the server only.")] = False,
 ) -> None:
     """Start the server, and for a trial all sites on this machine."""
-    from protolith.deploy import processes
-    from protolith.deploy.plan import Deployment
+    from protolith.flower import processes
+    from protolith.flower.plan import Deployment
 
     deployment = Deployment.open(directory)
     folders = _folders(deployment, data or [])
@@ -60,8 +60,8 @@ def up(
 @deploy.command("check")
 def check(directory: Directory) -> None:
     """Check the server, its certificate, and for every site: registered, connected, images readable."""
-    from protolith.deploy.check import inspect
-    from protolith.deploy.plan import Deployment
+    from protolith.flower.check import inspect
+    from protolith.flower.plan import Deployment
 
     findings = inspect(Deployment.open(directory), _say)
     for finding in findings:
@@ -73,8 +73,8 @@ def check(directory: Directory) -> None:
 @deploy.command("down")
 def down(directory: Directory) -> None:
     """End what `up` started."""
-    from protolith.deploy import processes
-    from protolith.deploy.plan import Deployment
+    from protolith.flower import processes
+    from protolith.flower.plan import Deployment
 
     processes.stop(Deployment.open(directory), _say)
 

@@ -72,8 +72,8 @@ def run(
     """Train with one method and print its accuracy at every site."""
     from protolith.cli import request, result
     from protolith.cli.progress import observer, print_json
-    from protolith.deploy import submit
-    from protolith.deploy.plan import Deployment
+    from protolith.flower import submit
+    from protolith.flower.plan import Deployment
     from protolith.runs import runner
 
     flags = request.flags_of(
@@ -117,7 +117,7 @@ def resume(
     """Go on with a run that was stopped or killed."""
     from protolith.cli import result
     from protolith.cli.progress import observer
-    from protolith.deploy import submit
+    from protolith.flower import submit
 
     with redirect_stdout(sys.stderr):
         watcher = result.tracked(observer(), track)

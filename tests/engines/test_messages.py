@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from protolith.engines.flower.wire import SiteFacts
 from protolith.engines.messages import LINE, read_line, read_trained, sentence, whole
 from protolith.federation.guards import METRICS, NAME, Guard
+from protolith.flower.wire import SiteFacts
 from protolith.methods.base import Roster
 from protolith.methods.fedavg import Server
 from protolith.records import Upload
@@ -89,9 +89,9 @@ def test_words_from_outside_fit_on_a_line():
 
 def test_a_site_may_not_speak_for_another():
     pytest.importorskip("flwr")
-    from protolith.deploy.server import _facts
-    from protolith.engines.flower.wire import Reply
     from protolith.errors import RunFailed
+    from protolith.flower.server import _facts
+    from protolith.flower.wire import Reply
 
     assert _facts("a", Reply("a", {"facts": FACTS})).train == 5
     for about in ({"facts": {**FACTS, "name": "b"}}, {"facts": []}, {}, {"facts": {**FACTS, "train": 10**12}}):
@@ -105,7 +105,7 @@ def test_an_array_must_be_what_it_claims():
     import torch
     from flwr.app import Array
 
-    from protolith.engines.flower.carrier import plain_bytes
+    from protolith.flower.carrier import plain_bytes
     from protolith.records import from_bytes, to_bytes
 
     content = to_bytes({"w": torch.arange(4.0)})

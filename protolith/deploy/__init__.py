@@ -1,1 +1,0 @@
-"""A real federation: its directory, its certificates and keys, its processes, its runs."""

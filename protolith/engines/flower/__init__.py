@@ -1,1 +1,0 @@
-"""Real sites over the network, with Flower. Nothing outside this room imports flwr."""
