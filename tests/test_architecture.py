@@ -19,7 +19,6 @@ ROOMS = [
     "losses",
     "prototypes",
     "methods",
-    "attacks",
     "evaluation",
     "federation",
     "engines",

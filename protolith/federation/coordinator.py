@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from protolith import records
-from protolith.attacks import absent
 from protolith.data.protocols import Allocation, participants, partition_of
 from protolith.errors import RunFailed, UserError
 from protolith.evaluation.accuracy import domain_means, mean, of_clients, of_global, own_and_across
@@ -17,11 +16,14 @@ from protolith.evaluation.cross import client_matrix, cross_domain
 from protolith.evaluation.measures import ACCURACY, Counts, from_plain, measures_of, results
 from protolith.federation.engine import Engine, Job, Result
 from protolith.federation.guards import Guard
+from protolith.federation.layers.base import Layers
+from protolith.federation.layers.styles import BEFORE
 from protolith.federation.screening import Flag, Screen
 from protolith.federation.setup import Setup
 from protolith.files import file_name
 from protolith.methods.fedavg import Server
-from protolith.records import Broadcast, Record, Upload, under_prefix
+from protolith.methods.shown import Shown
+from protolith.records import Broadcast, Record, Upload, under_prefix, with_prefix
 
 Metrics = dict[str, Any]
 LAST = 5  # the rounds that make the result, as in all four papers
@@ -91,10 +93,12 @@ class Coordinator:
         memory: Path,
         evaluate_every: int = 1,
         models: Path | None = None,
+        layers: Layers | None = None,
     ) -> None:
         self.setup = setup
         self.allocation = allocation
         self.server = server
+        self.layers = layers or Layers()
         self.engine = engine
         self.memory = memory
         self.models = models
@@ -113,6 +117,28 @@ class Coordinator:
     def memory_file(self, client: int, round_: int) -> Path:
         """Where a client's memory of a round, counted from 1, is kept."""
         return self.memory / f"client-{client:05d}-round-{round_:06d}.safetensors"
+
+    def broadcast(self, client: int) -> Broadcast:
+        """What goes to a client: the method's, and the layers'."""
+        return self.layers.broadcast(self.server.broadcast(client), client)
+
+    def knowledge(self) -> Record:
+        """What all clients know besides the weights."""
+        return {**self.server.knowledge, **self.layers.knowledge()}
+
+    def shown(self) -> Shown:
+        """What the server made of the last round's uploads, for the report."""
+        return self.layers.shown(self.server.shown())
+
+    def state(self) -> Record:
+        """Everything that lasts on the server, the method's and the layers'."""
+        return {**self.server.state(), **with_prefix("layers", self.layers.state())}
+
+    def load_state(self, state: Record) -> None:
+        """Go on from a state; in those of earlier versions the method's server kept what is a layer's now."""
+        state = {f"layers/{BEFORE[name]}" if name in BEFORE else name: tensor for name, tensor in state.items()}
+        self.server.load_state(state)
+        self.layers.load_state(under_prefix("layers", state))
 
     def counts_of(self, test: str, said: Any) -> Counts:
         """Read what a checkpoint says of a client's own model on a test set; old ones say per cent."""
@@ -138,7 +164,7 @@ class Coordinator:
         """Who takes part in a round as things stand, and who was chosen but fails."""
         everyone = len(self.allocation.clients)
         chosen, dropped = participants(everyone, self.setup.protocol, self.setup.seed, round_)
-        away = absent(self.setup.attack, everyone, self.setup.seed, round_)
+        away = self.layers.away(round_)
         out = self.sitting_out()
         dropped = sorted([*dropped, *(client for client in chosen if client in away)])
         return [c for c in chosen if c not in away and c not in out], [c for c in dropped if c not in out]
@@ -174,7 +200,7 @@ class Coordinator:
         if len(out) == len(self.allocation.clients):
             raise RunFailed(f"all clients sit out: the last {self.setup.guard.strikes} uploads of each were rejected.")
         tally = _Tally()
-        self.server.round = round_
+        self.server.begin(round_)
         self._train(chosen, round_, tally)
         trained = time.perf_counter()
         accuracy = self._accuracy() if self.evaluates_in(round_) else {}
@@ -197,14 +223,14 @@ class Coordinator:
 
     def _train(self, chosen: list[int], round_: int, tally: _Tally) -> None:
         def broadcast(client: int) -> Broadcast:
-            message = self.server.broadcast(client)
+            message = self.broadcast(client)
             with tally.lock:
                 tally.bytes_down += message.nbytes
             return message
 
         jobs = [self._job(client, round_) for client in chosen]
         screen = Screen(self.setup.guard, self.server.origin())
-        guard = Guard(self.server, chosen)
+        guard = Guard(self.server, chosen, self.layers)
         sound = self._sound(self.engine.train(jobs, broadcast), guard, screen, tally)
         if screen.settings.norm != "flag":
             sound = self._screened(list(sound), screen, tally)
@@ -212,7 +238,7 @@ class Coordinator:
         first = list(islice(uploads, 1))
         some = bool(first)
         if some:
-            self.server.aggregate(_each(first, uploads))
+            self.server.aggregate(self.layers.receive(_each(first, uploads)))
         tally.flagged = [self._described(flag) for flag in screen.flags()]
         if not some and tally.rejected:
             worst = tally.rejected[0]
@@ -293,13 +319,13 @@ class Coordinator:
 
     def _test_aggregated(self) -> None:
         for client in sorted(self.progress.memories):
-            knowledge = self.server.broadcast(client).knowledge
+            knowledge = self.broadcast(client).knowledge
             self.progress.own[client] = self.engine.evaluate(self.own_weights(client), knowledge)
 
     def own_weights(self, client: int) -> Record:
         """What the server has for a client, with the tensors that the client keeps for itself."""
         own = records.read(self.memory_file(client, self.progress.memories[client]))
-        return {**self.server.broadcast(client).weights, **under_prefix("own", own)}
+        return {**self.broadcast(client).weights, **under_prefix("own", own)}
 
     def _accuracy_of_clients(self) -> Metrics:
         tests = self.allocation.tests

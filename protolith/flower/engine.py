@@ -151,7 +151,7 @@ class FlowerEngine:
 
     def _next_broadcast(self, client: int) -> Broadcast:
         assert self._coordinator is not None
-        return self._coordinator.server.broadcast(client)
+        return self._coordinator.broadcast(client)
 
     def _came_early(self, job: Job, broadcast: Broadcast) -> _Early | None:
         """What came early for a job, if it answers exactly what would be sent now."""

@@ -23,7 +23,6 @@ from protolith.federation.coordinator import Coordinator
 from protolith.federation.local_update import Workplace
 from protolith.losses import class_means
 from protolith.methods.base import Roster
-from protolith.methods.fedavg import Server
 from protolith.methods.shown import Shown
 from protolith.models import Network
 from protolith.models.passes import answers
@@ -91,21 +90,21 @@ class PrototypeLog:
         inside = bool(((labels >= 0) & (labels < self.roster.classes)).all())
         return labels.shape == prototypes.shape[:1] and inside
 
-    def write(self, round_: int, server: Server) -> None:
+    def write(self, round_: int, knowledge: Record, shown: Shown) -> None:
         """Write what was heard in a round, and what the server made of it."""
         heard, self.heard = self.heard, {}
         uploads, self.uploads = self.uploads, 0
         if heard:
-            self._write(f"prototypes-{round_ + 1:06d}", self._prototypes(heard, server))
-        if uploads and (shown := server.shown().record()):
-            self._write(f"shown-{round_ + 1:06d}", shown)
+            self._write(f"prototypes-{round_ + 1:06d}", self._prototypes(heard, knowledge))
+        if uploads and (made := shown.record()):
+            self._write(f"shown-{round_ + 1:06d}", made)
 
-    def _prototypes(self, heard: Mapping[int, Record], server: Server) -> Record:
+    def _prototypes(self, heard: Mapping[int, Record], knowledge: Record) -> Record:
         clients = sorted(heard)
         sent = {name: [heard[client].get(name) for client in clients] for name in heard[clients[0]]}
         record = {name: torch.stack(tensors) for name, tensors in sent.items() if _alike(tensors)}
         record["clients"] = torch.tensor(clients)
-        return record | {f"server/{name}": server.knowledge[name] for name in KNOWLEDGE if name in server.knowledge}
+        return record | {f"server/{name}": knowledge[name] for name in KNOWLEDGE if name in knowledge}
 
     def _write(self, name: str, record: Record) -> None:
         self.folder.mkdir(exist_ok=True)
@@ -308,7 +307,7 @@ class _Model:
         server = self.coordinator.server
         weights, self.knowledge = server.weights, server.knowledge
         if client >= 0:
-            self.knowledge = server.broadcast(client).knowledge
+            self.knowledge = self.coordinator.broadcast(client).knowledge
             weights = self._own_weights(client)
         load_weights(self.place.model, weights)
         self.place.model.eval()

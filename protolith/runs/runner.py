@@ -158,12 +158,13 @@ def _go_on(
             directory.memory,
             config.evaluate_every,
             directory.path / "models",
+            workplace.new_layers(),
         )
         if sites:
             sites.look_ahead(coordinator)
         checkpoints = Checkpoints(directory.path / "checkpoint", coordinator.memory_file, coordinator.counts_of)
         if checkpoint := checkpoints.latest(observer.say):
-            server.load_state(checkpoint.state)
+            coordinator.load_state(checkpoint.state)
             coordinator.progress = checkpoint.progress
         if lost := directory.keep_metrics_of_first(coordinator.progress.round):
             observer.say(f"metrics.jsonl is damaged: {lost} round(s) are missing from it and from the summary.")
@@ -216,7 +217,7 @@ def _rounds(
     stop: stopping.Stopping,
     observer: Observer,
 ) -> None:
-    state, progress = coordinator.server.state(), coordinator.progress.copy()
+    state, progress = coordinator.state(), coordinator.progress.copy()
     account = Account(config, [client.name for client in workplace.allocation.clients])
     written, writing = progress.round, 0.0
     try:
@@ -228,10 +229,10 @@ def _rounds(
                 metrics |= coordinator.engine.events()
                 releases = coordinator.engine.releases
             metrics |= account.after(coordinator.progress.round - 1, releases)
-            state, progress = coordinator.server.state(), coordinator.progress.copy()
+            state, progress = coordinator.state(), coordinator.progress.copy()
             # A round's line comes before its checkpoint, so that no checkpoint is ahead of the metrics; the
             # time that a checkpoint takes is therefore found in the next round's line.
-            prototypes.write(progress.round - 1, coordinator.server)
+            prototypes.write(progress.round - 1, coordinator.server.knowledge, coordinator.shown())
             metrics["seconds"]["checkpoint"] = writing
             metrics["seconds"]["total"] = time.perf_counter() - began + writing
             stop.hear(metrics, coordinator)
@@ -289,5 +290,4 @@ def _write_models(directory: RunDirectory, workplace: Workplace, coordinator: Co
 
 def write_global_model(path: Path, workplace: Workplace, coordinator: Coordinator) -> None:
     """Write the global model and what the server knows besides."""
-    server = coordinator.server
-    write_model(path, server.weights, workplace.about_model(), server.knowledge)
+    write_model(path, coordinator.server.weights, workplace.about_model(), coordinator.knowledge())

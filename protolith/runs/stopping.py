@@ -6,7 +6,6 @@ from protolith import records
 from protolith.errors import UserError
 from protolith.federation.coordinator import Coordinator
 from protolith.federation.local_update import Workplace
-from protolith.records import under_prefix, with_prefix
 from protolith.runs.config import RunConfig
 from protolith.runs.directory import Metrics, RunDirectory
 
@@ -42,9 +41,7 @@ class Stopping:
             return
         self.lines.append(metrics)
         if best_round(self.lines) is metrics:
-            server = coordinator.server
-            record = {**with_prefix("weights", server.weights), **with_prefix("knowledge", server.knowledge)}
-            records.write(self.file, record, about=self.workplace.about_model(), sync=True)
+            records.write(self.file, coordinator.state(), about=self.workplace.about_model(), sync=True)
 
     @property
     def now(self) -> bool:
@@ -55,6 +52,6 @@ class Stopping:
     def take_best(self, coordinator: Coordinator) -> None:
         """Go back to the best model: it is the one that is saved and reported."""
         if self.patience and self.file.exists():
-            record = records.clone(records.read(self.file))
-            coordinator.server.weights = under_prefix("weights", record)
-            coordinator.server.knowledge = under_prefix("knowledge", record)
+            # Files of earlier versions lack what does not go to clients; what is there of it is the last round's then.
+            own = {name: held for name, held in coordinator.state().items() if name.startswith(("extra/", "layers/"))}
+            coordinator.load_state({**own, **records.clone(records.read(self.file))})

@@ -68,7 +68,7 @@ def write_prototypes(run, config, rounds, classes=CLASSES, clients=CLIENTS, doma
             uploads.append(Upload(client, 10, {"w": torch.ones(1)}, known))
             log.hear(round_, uploads[-1])
         server.aggregate(uploads)
-        log.write(round_, server)
+        log.write(round_, server.knowledge, server.shown())
 
 
 @pytest.fixture
