@@ -8,7 +8,7 @@ the prediction and its confidence, features of some of them, and thumbnails of w
 
 import contextlib
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeGuard, cast
@@ -16,10 +16,11 @@ from typing import Any, TypeGuard, cast
 import torch
 from torch import Tensor
 
-from protolith import records
+from protolith import files, records
 from protolith.data.protocols import Allocation, TestSet, select
 from protolith.evaluation.sample import draw
-from protolith.federation.coordinator import Coordinator
+from protolith.federation.coordinator import Coordinator, Metrics
+from protolith.federation.hooks import Hook
 from protolith.federation.local_update import Workplace
 from protolith.losses import class_means
 from protolith.methods.base import Roster
@@ -41,7 +42,7 @@ ROUNDS, BYTES = 12, 24_000_000  # of saved prototypes, at most (but the first an
 KNOWLEDGE = ("global", "present", "clusters", "cluster_labels")  # of the server, saved beside the clients'
 
 
-class PrototypeLog:
+class PrototypeLog(Hook):
     """Writes down the prototypes that clients send in some rounds, and what the server made of them."""
 
     def __init__(self, folder: Path, allocation: Allocation, classes: tuple[str, ...], roster: Roster) -> None:
@@ -61,7 +62,7 @@ class PrototypeLog:
         """Tell whether a round is written down: the first, the last, and some between them."""
         return round_ % self.step == 0 or round_ == self.roster.rounds - 1
 
-    def hear(self, round_: int, upload: Upload) -> None:
+    def sent(self, round_: int, upload: Upload) -> None:
         """Take note of an upload."""
         if not self.keeps(round_):
             return
@@ -89,6 +90,10 @@ class PrototypeLog:
             return False
         inside = bool(((labels >= 0) & (labels < self.roster.classes)).all())
         return labels.shape == prototypes.shape[:1] and inside
+
+    def round_done(self, metrics: Metrics, coordinator: Coordinator) -> None:
+        """Write what came of a round."""
+        self.write(metrics["round"] - 1, coordinator.server.knowledge, coordinator.shown())
 
     def write(self, round_: int, knowledge: Record, shown: Shown) -> None:
         """Write what was heard in a round, and what the server made of it."""
@@ -192,6 +197,26 @@ def read_tests(run: Path) -> Tests | None:
         return Tests(**held)
     except (OSError, BadRecord, TypeError):
         return None
+
+
+class TestLog(Hook):
+    """Saves what the report shows of the test images, in the end; a run does not fail for want of it."""
+
+    __test__ = False  # not one of pytest's
+
+    def __init__(self, run: Path, workplace: Workplace, say: Callable[[str], None]) -> None:
+        self.run = run
+        self.workplace = workplace
+        self.say = say
+
+    def finished(self, coordinator: Coordinator) -> None:
+        """Pass the test images through what the run ended with."""
+        try:
+            write_tests(self.run, self.workplace, coordinator)
+        except (OSError, BadRecord) as error:
+            if isinstance(error, OSError) and files.refusal(error):  # resuming makes up for it
+                raise
+            self.say(f"predictions for the report are not saved: {error}")
 
 
 def write_tests(run: Path, workplace: Workplace, coordinator: Coordinator) -> None:

@@ -51,7 +51,7 @@ def a_round(tmp_path, method, vectors, params=None, robust=None, styles=None, ex
         known = {} if method in ("strata", "fedavg") else {**known, **(extra(client) if extra else {})}
         known |= {STYLE: styles[client]} if styles is not None else {}
         uploads.append(Upload(client, 10, {"w": torch.ones(1)}, known))
-        log.hear(0, uploads[-1])
+        log.sent(0, uploads[-1])
     server.aggregate(layers.receive(iter(uploads)))
     log.write(0, server.knowledge, layers.shown(server.shown()))
     run.append_metrics({"round": 1, "bytes_down": 0, "bytes_up": 0, "rejected": []})
