@@ -1,11 +1,11 @@
 """A client's work as a pure function of what it is given, and the place where it is done."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import torch
 from torch import nn
@@ -19,7 +19,7 @@ from protolith.federation.layers import layers_of
 from protolith.federation.layers.base import Layers
 from protolith.federation.setup import Setup
 from protolith.methods.base import Context, Roster
-from protolith.methods.fedavg import Server
+from protolith.methods.fedavg import Client, Server
 from protolith.methods.registry import get_method
 from protolith.models import Network, build_model, saved
 from protolith.models.passes import BATCH, answers
@@ -65,8 +65,9 @@ def one_thread() -> Iterator[None]:
 class Workplace:
     """What a worker holds ready: the task, one resident model, the method and what stands around it."""
 
-    def __init__(self, setup: Setup, task: Task, at_site: bool = False) -> None:
+    def __init__(self, setup: Setup, task: Task, at_site: bool = False, execute: "Executor | None" = None) -> None:
         self.setup = setup
+        self.execute = execute or sequential
         self.at_site = at_site  # and not in a simulation
         self.task = task
         self.allocation: Allocation = allocate(task, setup.protocol, setup.seed)
@@ -165,7 +166,7 @@ class Workplace:
     ) -> tuple[Upload, Record]:
         """Run `local_update` for one client; with `evaluate`, test its model on everything afterwards."""
         context = replace(self.context(client, round_, broadcast, memory), copy=copy)
-        upload, new_memory = local_update(self.method.client, context)
+        [(upload, new_memory)] = self.execute(self.method.client, [context])
         if evaluate:
             upload = replace(upload, counts=self._own_counts(broadcast.knowledge))
         return upload, new_memory
@@ -219,6 +220,20 @@ class Workplace:
             said = answers(self.model, data.images, lambda images: predict(self.model, see(self.model, images), known))
             labels = torch.split(data.labels.to(self.device), BATCH)
             return added(count(self.measures, logits, of) for logits, of in zip(said, labels, strict=True))
+
+
+class Executor(Protocol):
+    """How the work of some clients of a round is done at one place; what comes of it is in their order."""
+
+    def __call__(self, client_type: type[Client], contexts: Iterable[Context]) -> Iterator[tuple[Upload, Record]]:
+        """Do it."""
+        ...
+
+
+def sequential(client_type: type[Client], contexts: Iterable[Context]) -> Iterator[tuple[Upload, Record]]:
+    """One client after the other on the resident network, whose weights are then those of the last."""
+    for context in contexts:
+        yield local_update(client_type, context)
 
 
 def local_update(client_type: type, context: Context) -> tuple[Upload, Record]:
