@@ -86,6 +86,10 @@ def _with_input(tree: Tree, given: Tree) -> Tree:
     """Write down what a backbone wants to see; images have its size unless the user said another."""
     check_model(name := str(tree.get("model", {}).get("name", "resnet10")))
     if not is_backbone(name):
+        if tree.get("model", {}).get("weights"):
+            raise UserError(
+                f"model.weights is for pretrained backbones; what {name} starts from is given as --init FILE."
+            )
         return tree
     spec = input_of(name)
     size = given.get("size", spec.size)
