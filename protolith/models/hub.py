@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import logging
 import os
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,9 @@ def find_file(name: str, repository: str, file: str) -> Path | None:
     from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 
     repo, _, revision = repository.partition("@")
+    logging.getLogger("huggingface_hub").setLevel(
+        logging.ERROR
+    )  # each of its attempts is a warning; we say one sentence
     for only_here in (True, False):  # what is in the cache is not asked for again, so that a run keeps its weights
         try:
             found = hf_hub_download(
@@ -51,9 +55,12 @@ def find_file(name: str, repository: str, file: str) -> Path | None:
         except Exception as error:  # the transport's errors differ between versions, and all mean the same here
             reason = _first_line(error)
     prefix = name.partition(":")[0]
+    other = (
+        "run this once with a network" if file.endswith(".json") else "name a file that you have with --weights FILE"
+    )
     raise UserError(
         f"{name}: '{file}' is not here, and {repo} cannot be reached on the hub ({reason}): name a folder with its "
-        f"files as {prefix}:DIRECTORY, or weights that you have with --weights FILE."
+        f"files as {prefix}:DIRECTORY, or {other}."
     )
 
 

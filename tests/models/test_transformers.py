@@ -188,7 +188,7 @@ def test_no_network_names_the_two_ways_out(monkeypatch):
         raise hub.errors.OfflineModeIsEnabled("offline")
 
     monkeypatch.setattr(hub, "hf_hub_download", absent)
-    with pytest.raises(UserError, match=r"hf:DIRECTORY, or weights that you have with --weights FILE"):
+    with pytest.raises(UserError, match=r"hf:DIRECTORY, or run this once with a network"):
         input_of("hf:facebook/convnext-tiny-224")
 
 
