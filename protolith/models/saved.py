@@ -59,8 +59,8 @@ def open_model(path: Path) -> Saved:
         ) from None
     except (BadRecord, LookupError, TypeError, ValueError):
         raise UserError(f"{path} is not a model that a run wrote.") from None
-    model = build_model(name, len(classes), width, seed=0, size=spec.size, empty=True)
     try:
+        model = build_model(name, len(classes), width, seed=0, size=spec.size, empty=True, said=backbone)
         load_weights(model, record)
     except (LookupError, RuntimeError):
         raise UserError(f"{path}: its weights are not those of a {name} for {len(classes)} classes.") from None

@@ -1,6 +1,6 @@
 """What a network wants to see. It is saved with the model, and training, tests, `predict` and ONNX obey it."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, get_args
 
 import torch
@@ -22,7 +22,7 @@ class InputSpec:
     std: tuple[float, ...] = STD
     resize: Resize = "squash"
     interpolation: Interpolation = "bilinear"
-    share: float = 1.0  # of the shorter side, that a crop keeps
+    share: float = 1.0  # of the shorter side that a crop keeps; of both sides where an image is squashed
 
     @property
     def fit(self) -> Fit:
@@ -57,6 +57,11 @@ class InputSpec:
         if not sound:
             raise ValueError("what it says of its input cannot be")
         return spec
+
+
+def at_size(spec: InputSpec, size: int | None) -> InputSpec:
+    """The same input at another size, where one is given."""
+    return spec if size is None else replace(spec, size=size)
 
 
 def spec_of(model: nn.Module) -> InputSpec:

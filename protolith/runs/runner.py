@@ -22,7 +22,7 @@ from protolith.records import nbytes
 from protolith.runs import stopping
 from protolith.runs.accounting import Account, refuse_unaccountable, sentences_of
 from protolith.runs.checkpoints import Checkpoints
-from protolith.runs.config import RunConfig, complete_for, validated
+from protolith.runs.config import RunConfig, complete_for, validated, with_weights
 from protolith.runs.diagnostics import FOLDER, PrototypeLog, TestLog
 from protolith.runs.directory import Metrics, RunDirectory
 from protolith.runs.recording import Models, Recorder
@@ -55,6 +55,7 @@ def start(config: RunConfig, out: Path, observer: Observer) -> RunDirectory:
     _refuse_elsewhere(config)
     refuse_absent_device(config)
     refuse_unaccountable(config)
+    config = with_weights(config)  # before the images are decoded, which may take minutes
     task = _load(config, observer)
     config = complete_for(config, task)
     workplace = Workplace(config, task)  # refuses what cannot work before anything is written
