@@ -57,6 +57,13 @@ Weights = Annotated[
     str | None,
     typer.Option(metavar="FILE", help="A backbone's weights (.safetensors or .pth), other than its package's."),
 ]
+Tune = Annotated[
+    str | None,
+    typer.Option(
+        metavar="WHAT",
+        help="What is trained of a pretrained backbone: head, last, all or scratch. [default: head]",
+    ),
+]
 Init = Annotated[Path | None, typer.Option("--init", metavar="FILE", help="Weights to start from, as safetensors.")]
 WithBaselines = Annotated[
     bool,

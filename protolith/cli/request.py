@@ -36,16 +36,16 @@ def attack_of(kind: str | None, share: float | None) -> Tree | None:
     return {name: value for name, value in given.items() if value is not None} or None
 
 
-def model_of(name: str | None, weights: str | None) -> Tree | None:
+def model_of(name: str | None, weights: str | None, tune: str | None = None) -> Tree | None:
     """The options of the network, as a layer of settings; folders and files by their whole path."""
     files = [str(Path(file).resolve()) if file else "" for file in (weights or "").split("+")]
-    found = {"name": absolute(name) if name else None, "weights": "+".join(files) if weights else None}
+    found = {"name": absolute(name) if name else None, "weights": "+".join(files) if weights else None, "tune": tune}
     return {key: value for key, value in found.items() if value is not None} or None
 
 
-def model_settings(name: str | None, weights: str | None) -> tuple[str, ...]:
+def model_settings(name: str | None, weights: str | None, tune: str | None = None) -> tuple[str, ...]:
     """The same as `--set` takes them."""
-    return tuple(f"model.{key}={value}" for key, value in (model_of(name, weights) or {}).items())
+    return tuple(f"model.{key}={value}" for key, value in (model_of(name, weights, tune) or {}).items())
 
 
 def given(config: str | None, flags: Tree, settings: Iterable[str], below: Tree | None = None) -> Tree:

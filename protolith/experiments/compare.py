@@ -96,7 +96,7 @@ def _options(config: RunConfig) -> dict[str, Any]:
     for section, value in config.model_dump(mode="json", exclude=left_out).items():
         for name, inner in value.items() if isinstance(value, dict) else [("", value)]:
             # Clients or samples by domain are one number where all domains have the same.
-            alike = isinstance(inner, dict) and len(set(inner.values())) == 1
+            alike = isinstance(inner, dict) and len(set(map(str, inner.values()))) == 1
             full[section, name] = next(iter(inner.values())) if alike else inner
     names = [name for _, name in full]
     return {

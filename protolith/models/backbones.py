@@ -3,9 +3,7 @@
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol, cast
-
-from torch import Tensor, nn
+from typing import Any, Protocol
 
 from protolith.errors import UserError, unknown
 from protolith.models import from_timm, from_transformers, packaged
@@ -14,7 +12,7 @@ from protolith.models.packaged import PACKAGED
 from protolith.models.side_by_side import MOST, beside, joint_spec
 from protolith.models.spec import InputSpec
 
-__all__ = ["PACKAGED", "Backbone", "Divided", "Encoder", "Pretrained"]
+__all__ = ["PACKAGED", "Backbone", "Divided", "Encoder"]
 
 
 class Source(Protocol):
@@ -146,31 +144,3 @@ def _source(name: str) -> Source:
     if name not in PACKAGED:
         raise unknown("backbone", name, backbone_names())
     return packaged
-
-
-class Pretrained(nn.Module):
-    """A backbone with a linear head on its features: what methods train."""
-
-    def __init__(self, backbone: Backbone, classes: int) -> None:
-        super().__init__()
-        self.backbone = backbone.network
-        self.head = nn.Linear(backbone.length, classes)
-        self.spec = backbone.spec
-        self.about = {**backbone.about(), "input": self.spec.plain()}
-
-    def features(self, images: Tensor) -> Tensor:
-        """Encode images."""
-        return cast(Encoder, self.backbone).features(images)
-
-    def lower(self, images: Tensor) -> Tensor:
-        """The maps that the backbone's last stage starts from."""
-        return cast(Divided, self.backbone).lower(images)
-
-    def upper(self, maps: Tensor) -> Tensor:
-        """Features of maps."""
-        return cast(Divided, self.backbone).upper(maps)
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Classify images: one row of logits each."""
-        logits: Tensor = self.head(self.features(images))
-        return logits

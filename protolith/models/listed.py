@@ -8,7 +8,7 @@ from typing import cast
 import torch
 from torch import nn
 
-from protolith.models.backbones import PACKAGED, Pretrained, empty_backbone
+from protolith.models.backbones import PACKAGED, empty_backbone
 from protolith.models.packaged import weights_of
 from protolith.models.registry import Network, builders
 from protolith.models.spec import SIZE, InputSpec
@@ -71,9 +71,8 @@ def _drawn(name: str, build: Callable[[int, int], nn.Module]) -> Listed:
 def _pretrained(name: str) -> Listed:
     with torch.device("meta"):
         backbone = empty_backbone(name)
-        model = Pretrained(backbone, CLASSES)
     weights, here = weights_of(name)
-    return Listed(name, backbone.spec.size, backbone.length, _count(model.backbone), weights, here)
+    return Listed(name, backbone.spec.size, backbone.length, _count(backbone.network), weights, here)
 
 
 def _count(module: nn.Module) -> int:

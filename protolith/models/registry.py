@@ -7,8 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from protolith.errors import UserError, unknown
-from protolith.models.backbones import Pretrained, backbone_names, empty_backbone, is_backbone, open_backbone
+from protolith.models.backbones import backbone_names, empty_backbone, is_backbone, open_backbone
 from protolith.models.spec import SIZE, InputSpec
+from protolith.models.tuned import Above, Pretrained, Tune, tuned
 from protolith.seeds import derive
 
 
@@ -78,10 +79,10 @@ def build_model(
     """
     check_model(name)
     if name not in _BUILDERS:
-        with torch.random.fork_rng(devices=[]):
-            backbone = empty_backbone(name, size, said) if empty else open_backbone(name, weights, size, sha256)
-            torch.manual_seed(derive(seed, "model"))
-            return Pretrained(backbone, classes)
+        if empty:
+            above = (said or {}).get("projection", 0), (said or {}).get("scale", 0.0)
+            return Pretrained(empty_backbone(name, size, said), classes, *above)
+        return build_tuned(name, classes, seed, "all", size, weights, sha256)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive(seed, "model"))
         model = _BUILDERS[name](classes, width)
@@ -91,3 +92,22 @@ def build_model(
     if not isinstance(getattr(module, "spec", None), InputSpec):
         module.spec = InputSpec(SIZE if size is None else size)  # type: ignore[assignment]
     return module
+
+
+def build_tuned(
+    name: str,
+    classes: int,
+    seed: int,
+    tune: Tune,
+    size: int | None = None,
+    weights: str = "",
+    sha256: str = "",
+    projection: int = 0,
+    scale: float = 0.0,
+) -> Above:
+    """Build what is trained of a pretrained network; what is above the backbone depends on the seed alone."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(derive(seed, "model"))
+        scratch = tune == "scratch"
+        backbone = empty_backbone(name, size) if scratch else open_backbone(name, weights, size, sha256)
+    return tuned(backbone, classes, seed, tune, projection, scale)

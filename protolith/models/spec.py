@@ -71,5 +71,8 @@ def spec_of(model: nn.Module) -> InputSpec:
 
 
 def see(model: nn.Module, images: Tensor) -> Tensor:
-    """Stored images as this network wants to see them, where it is."""
-    return spec_of(model).inputs(images, next(model.parameters()).device)
+    """Stored images as this network wants to see them, where it is; of encoded ones the first view."""
+    device = next(model.parameters()).device
+    if images.is_floating_point():
+        return images[:, 0].to(device, torch.float32)
+    return spec_of(model).inputs(images, device)
