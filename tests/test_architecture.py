@@ -16,6 +16,7 @@ ROOMS = [
     "records",
     "data",
     "models",
+    "encoding",
     "losses",
     "prototypes",
     "methods",

@@ -22,7 +22,9 @@ from protolith.methods.base import Context, Roster
 from protolith.methods.fedavg import Client, Server
 from protolith.methods.registry import get_method
 from protolith.models import Network, build_model, saved
+from protolith.models.backbones import is_backbone, open_backbone
 from protolith.models.passes import BATCH, answers
+from protolith.models.registry import build_tuned
 from protolith.models.resnet import ResNet
 from protolith.models.saved import load_weights
 from protolith.models.spec import InputSpec, see, spec_of
@@ -65,22 +67,49 @@ def one_thread() -> Iterator[None]:
 class Workplace:
     """What a worker holds ready: the task, one resident model, the method and what stands around it."""
 
-    def __init__(self, setup: Setup, task: Task, at_site: bool = False, execute: "Executor | None" = None) -> None:
+    def __init__(
+        self,
+        setup: Setup,
+        task: Task,
+        at_site: bool = False,
+        execute: "Executor | None" = None,
+        pictures: Task | None = None,
+    ) -> None:
         self.setup = setup
         self.execute = execute or sequential
         self.at_site = at_site  # and not in a simulation
         self.task = task
+        self.pictures = pictures or task  # the decoded images, where clients train on what is made of them
         self.allocation: Allocation = allocate(task, setup.protocol, setup.seed)
         self.method = get_method(setup.method)
         self.params = self.method.params.model_validate(setup.params)
         self.measures = measures_of(setup.measures)
         self.layers = self.new_layers()
         self.layers.check(self.method, self.params)
+        self._refuse_frozen()
         self.device = choose_device(setup.device)
         self._first: nn.Module | None = self._build()
         self.spec = spec_of(self._first)
         self.backbone: dict[str, Any] | None = getattr(self._first, "about", None)  # where it is a pretrained one
         self.method.client.check(self._first)
+
+    def _refuse_frozen(self) -> None:
+        """Refuse what needs images, or trained features, where a frozen backbone has made them."""
+        chosen = self.setup.model
+        if chosen.tune == "head" and not chosen.projection and self.method.client.shapes_features:
+            raise UserError(
+                f"{self.method.title}'s losses act on features, and none are trained below the head: set "
+                "model.projection, for instance to 256."
+            )
+        if chosen.frozen and getattr(self.params, "mixup", "") == "input":
+            raise UserError(
+                f"params.mixup = 'input' mixes images, and with model.tune = '{chosen.tune}' clients have none."
+            )
+        if chosen.frozen and self.setup.training.style_exchange:
+            raise UserError(
+                f"model.tune = '{chosen.tune}': a frozen backbone saw the images before they could be re-coloured; "
+                "set training.style_exchange to 0, and model.views to 5 for views in other colours."
+            )
 
     @cached_property
     def model(self) -> nn.Module:
@@ -101,9 +130,14 @@ class Workplace:
 
     def _build(self) -> nn.Module:
         chosen, name = self.setup.model, self.setup.model.name
-        model = build_model(
-            name, len(self.task.classes), chosen.width, self.setup.seed, self.setup.size, chosen.weights, chosen.sha256
-        )
+        classes, seed, size = len(self.task.classes), self.setup.seed, self.setup.size
+        model: nn.Module
+        if is_backbone(name):
+            model = build_tuned(
+                name, classes, seed, chosen.tune, size, chosen.weights, chosen.sha256, chosen.projection, chosen.scale
+            )
+        else:
+            model = build_model(name, classes, chosen.width, seed, size)
         if chosen.input:  # as the run wrote it down, whatever a library says today
             model.spec = InputSpec.of(chosen.input)  # type: ignore[assignment]
         if self.setup.training.precision == "bfloat16":
@@ -130,7 +164,8 @@ class Workplace:
 
     def _feature_length(self) -> int:
         network = self.model if self._first is None else self._first
-        if isinstance(head := cast(Network, network).head, nn.Linear):
+        head = cast(Network, network).head
+        if isinstance(head, nn.Linear):
             return head.in_features  # a pass would load kernels that a server does not need
         probe = torch.zeros(1, 3, self.setup.size, self.setup.size, device=next(network.parameters()).device)
         network.eval()
@@ -203,6 +238,15 @@ class Workplace:
         """What a file with a model of this run says about itself."""
         chosen = self.setup.model
         return saved.about(self.setup.method, chosen.name, chosen.width, self.task.classes, self.spec, self.backbone)
+
+    def whole(self, weights: Record) -> Record:
+        """Weights of this run with those of its frozen backbone: all that a model's file needs."""
+        if not self.setup.model.frozen:
+            return weights
+        chosen = self.setup.model
+        backbone = open_backbone(chosen.name, chosen.weights, self.setup.size, chosen.sha256)
+        held = {f"backbone.{name}": tensor for name, tensor in backbone.network.state_dict().items()}
+        return {**held, **weights}
 
     def write_model(self, path: Path) -> None:
         """Write the model as training left it."""

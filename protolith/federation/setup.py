@@ -14,6 +14,7 @@ from protolith.federation.layers.attack import Attack
 from protolith.federation.layers.robust import Kind
 from protolith.methods.base import Training
 from protolith.models.spec import InputSpec
+from protolith.models.tuned import FROZEN, Tune
 from protolith.prototypes.privacy import Privacy
 
 # What Strata's options were called before they were those of two layers: in `params` then, in `training` now.
@@ -40,12 +41,31 @@ class ModelSettings(BaseModel):
     weights: str = Field("", description="a file with a backbone's weights (.safetensors, .pth); empty: its package's")
     sha256: str = Field("", description="of a backbone's weights, which must have it; written when a run begins")
     tag: str = Field("", description="which weights these are; written when a run begins")
+    tune: Tune = Field(
+        "scratch",
+        description="what of a pretrained backbone is trained: head (the rest is frozen and computed once), last (its "
+        "last stage too), all, or scratch, from weights that the seed draws; head, unless another is said",
+    )
+    projection: int = Field(
+        0, ge=0, description="length of a trained layer between backbone and head, where prototypes can live; 0: none"
+    )
+    scale: float = Field(
+        0.0, ge=0, le=1000, description="length that each image's pretrained features get; 0: as they are"
+    )
+    views: int = Field(
+        0, ge=0, le=64, description="augmented views of each training image that a frozen backbone encodes besides"
+    )
     input: dict[str, Any] = Field({}, description="what a backbone wants to see; written when a run is resolved")
 
     @field_validator("input")
     @classmethod
     def _sound_input(cls, values: dict[str, Any]) -> dict[str, Any]:
         return InputSpec.of(values).plain() if values else {}
+
+    @property
+    def frozen(self) -> bool:
+        """Whether a part of the network is computed once, so that clients train on what it made of images."""
+        return self.tune in FROZEN
 
     @property
     def fit(self) -> Fit:

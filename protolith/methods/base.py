@@ -9,7 +9,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
-from protolith.data.augment import crop, flip
+from protolith.data.augment import crop, flip, one_view
 from protolith.data.domain import Split
 from protolith.data.styles import Draw
 from protolith.devices import widest
@@ -43,6 +43,9 @@ class Training(BaseModel):
     warmup: int = Field(0, ge=0, description="rounds in which the learning rate rises evenly to its full value")
     class_weights: bool = Field(
         False, description="weigh classes in the cross-entropy so that all that a client holds count alike"
+    )
+    below: float = Field(
+        0.1, gt=0, description="learning rate of what is trained of a pretrained backbone, as a share of lr"
     )
     momentum: float = Field(0.9, ge=0, lt=1, description="momentum of SGD; the optimiser is new in every round")
     weight_decay: float = Field(1e-5, ge=0, description="weight decay of SGD")
@@ -215,6 +218,18 @@ class Terms:
         return {name: float(total) / self.times[name] for name, total in self.sums.items()}
 
 
+def _augmented(
+    data: Split, rows: Tensor, training: Training, rng: torch.Generator, restyle: Callable[[Tensor], Tensor]
+) -> Tensor:
+    """Some stored images, augmented; encoded ones were augmented before, and one of their views is drawn."""
+    if data.encoded:
+        return one_view(data.images[rows], rng)
+    images = restyle(data.images[rows])
+    if training.crop:
+        images = crop(images, rng, training.crop)
+    return flip(images, rng) if training.flip else images
+
+
 def batches(
     data: Split,
     training: Training,
@@ -226,10 +241,5 @@ def batches(
     """Go once through a client's images in random order, augmented; `restyle` changes the stored images first."""
     order = torch.randperm(len(data), generator=rng)
     for rows in torch.split(order, training.batch):
-        images = restyle(data.images[rows])
-        if training.crop:
-            images = crop(images, rng, training.crop)
-        if training.flip:
-            images = flip(images, rng)
-        inputs = see(model, images)
+        inputs = see(model, _augmented(data, rows, training, rng, restyle))
         yield Batch(inputs, data.labels[rows].to(inputs.device), epoch, rows)

@@ -29,6 +29,8 @@ class Params(base.Params):
 class Client(fedavg.Client):
     """Minimises CE with its own head and, through the encoder alone, with the other clients' frozen heads."""
 
+    shapes_features = True
+
     def start(self) -> None:
         """Take the shared encoder and this client's own head."""
         super().start()

@@ -17,11 +17,15 @@ from protolith.methods.registry import Method
 from protolith.methods.sgd import SGD
 from protolith.methods.shown import Shown
 from protolith.models.saved import load_weights
+from protolith.models.tuned import Above
 from protolith.records import Broadcast, Record, Upload, clone, under_prefix, with_prefix
 
 
 class Client:
     """The client half: what a client minimises, sends and remembers."""
+
+    # Whether its losses act on features, so that something below the head must be trained.
+    shapes_features: ClassVar[bool] = False
 
     def __init__(self, context: Context) -> None:
         self.params: Any = context.params
@@ -85,9 +89,14 @@ class Client:
         return self.context.layers.images(images, self.context)
 
     def optimizer(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
-        """Build the local optimiser."""
+        """Build the local optimiser; what a pretrained backbone holds learns more slowly."""
         t = self.training
-        return SGD(parameters, lr=self.rate, momentum=t.momentum, weight_decay=t.weight_decay, fused=True)
+        held = {id(parameter) for parameter in backbone_of(self.model)}
+        above = [parameter for parameter in parameters if id(parameter) not in held]
+        below = [parameter for parameter in parameters if id(parameter) in held]
+        groups: list[dict[str, Any]] = [{"params": above}, {"params": below, "lr": t.below * self.rate}]
+        used = [group for group in groups if group["params"]]
+        return SGD(used, lr=self.rate, momentum=t.momentum, weight_decay=t.weight_decay, fused=True)
 
     def forward(self, batch: Batch) -> Output:
         """Pass a batch through the network."""
@@ -191,6 +200,12 @@ class Server:
         self.weights = under_prefix("weights", state)
         self.knowledge = under_prefix("knowledge", state)
         self.extra = under_prefix("extra", state)
+
+
+def backbone_of(model: nn.Module) -> Iterable[nn.Parameter]:
+    """The parameters of a pretrained backbone; none in a network of one piece."""
+    backbone = model.backbone if isinstance(model, Above) else None
+    return backbone.parameters() if isinstance(backbone, nn.Module) else ()
 
 
 def class_weights(context: Context) -> Tensor:

@@ -34,6 +34,8 @@ class Params(base.Params):
 class Client(fedavg.Client):
     """Averages its features by class and sends the means with their counts."""
 
+    shapes_features = True
+
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         self.means: ClassMeans | None = None

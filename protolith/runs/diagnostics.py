@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from protolith import files, records
+from protolith.data.domain import Task
 from protolith.data.protocols import Allocation, TestSet, select
 from protolith.evaluation.sample import draw
 from protolith.federation.coordinator import Coordinator, Metrics
@@ -229,7 +230,9 @@ def write_tests(run: Path, workplace: Workplace, coordinator: Coordinator) -> No
     shown = torch.unique(torch.cat([sampled, _mistakes(whole, len(domains))]))
     features, features_of = model.features(whole, sampled, domains)
     record = {**whole, "sampled": sampled, "features": features, "shown": shown}
-    record["thumbnails"] = torch.cat([_small(image) for image in model.pixels(whole, shown, domains)])
+    record["thumbnails"] = torch.cat(
+        [_small(image) for image in model.pixels(whole, shown, domains, workplace.pictures)]
+    )
     about = {
         "domains": domains,
         "classes": list(workplace.task.classes),
@@ -303,12 +306,12 @@ class _Model:
         name = self.place.allocation.clients[0].name
         return torch.cat(found), "the global model" if has_global else f"the model of client {name}"
 
-    def pixels(self, whole: Record, places: Tensor, domains: list[str]) -> Iterator[Tensor]:
-        """The images at some places, test set by test set, in the order of the places."""
+    def pixels(self, whole: Record, places: Tensor, domains: list[str], task: Task | None = None) -> Iterator[Tensor]:
+        """What the network is shown at some places, test set by test set, in their order; or another task's images."""
         domain, row = whole["domain"][places], whole["row"][places].to(torch.int64)
         ends = [*(torch.nonzero((domain.diff() != 0) | (row.diff() < 0)).flatten() + 1).tolist(), len(places)]
         for start, stop in zip([0, *ends], ends, strict=False):
-            held = self.place.task.by_name[domains[int(domain[start])]]
+            held = (task or self.place.task).by_name[domains[int(domain[start])]]
             yield select(held, row[start:stop]).images
 
     def _shares(self, images: Tensor) -> Iterator[Tensor]:

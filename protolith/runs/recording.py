@@ -75,4 +75,5 @@ class Models(Hook):
     def _write_global(self, path: Path, coordinator: Coordinator) -> None:
         """Write the global model and what the server knows besides, where there is such a model."""
         if coordinator.server.evaluates == "global":
-            write_model(path, coordinator.server.weights, self.workplace.about_model(), coordinator.knowledge())
+            weights = self.workplace.whole(coordinator.server.weights)
+            write_model(path, weights, self.workplace.about_model(), coordinator.knowledge())

@@ -11,6 +11,7 @@ from protolith.errors import DiskRefused, Interrupted, UserError
 from protolith.federation import rounds
 from protolith.federation.coordinator import Coordinator, which_models
 from protolith.federation.engine import Engine
+from protolith.federation.frozen import trained_on
 from protolith.federation.hooks import Hook, Sites
 from protolith.federation.local_update import Workplace, one_thread, present_device
 from protolith.machine import cores
@@ -22,7 +23,7 @@ from protolith.records import nbytes
 from protolith.runs import stopping
 from protolith.runs.accounting import Account, refuse_unaccountable, sentences_of
 from protolith.runs.checkpoints import Checkpoints
-from protolith.runs.config import RunConfig, complete_for, validated
+from protolith.runs.config import RunConfig, complete_for, validated, with_weights
 from protolith.runs.diagnostics import FOLDER, PrototypeLog, TestLog
 from protolith.runs.directory import Metrics, RunDirectory
 from protolith.runs.recording import Models, Recorder
@@ -55,9 +56,11 @@ def start(config: RunConfig, out: Path, observer: Observer) -> RunDirectory:
     _refuse_elsewhere(config)
     refuse_absent_device(config)
     refuse_unaccountable(config)
+    config = with_weights(config)  # before the images are decoded, which may take minutes
     task = _load(config, observer)
     config = complete_for(config, task)
-    workplace = Workplace(config, task)  # refuses what cannot work before anything is written
+    Workplace(config, task)  # refuses what cannot work before images are encoded, or anything is written
+    workplace = _workplace(config, task, observer)
     stopping.refuse_unsuitable(config, which_models(config, workplace.method.server))  # and so does this
     if config.init:
         for sentence in starting_weights(config, workplace).notes:
@@ -82,8 +85,13 @@ def resume(path: Path, observer: Observer, workers: int | None = None) -> RunDir
     for plugin in config.plugins:
         load_plugin(plugin)
     validated(registry.get_method(config.method).params, config.params, "params.")
-    go_on(directory, config, Workplace(config, _load(config, observer)), observer)
+    go_on(directory, config, _workplace(config, _load(config, observer), observer), observer)
     return directory
+
+
+def _workplace(config: RunConfig, task: Task, observer: Observer) -> Workplace:
+    """A workplace with the images, or with what the frozen part of the network makes of them."""
+    return Workplace(config, trained_on(config, task, observer.say), pictures=task)
 
 
 def _refuse_elsewhere(config: RunConfig) -> None:

@@ -9,6 +9,7 @@ from protolith.federation.coordinator import LAST, Coordinator
 from protolith.federation.layers.attack import attackers
 from protolith.federation.local_update import Workplace
 from protolith.methods import registry
+from protolith.models.backbones import told
 from protolith.runs import attendance, stopping
 from protolith.runs.accounting import summary_of
 from protolith.runs.config import RunConfig
@@ -61,6 +62,8 @@ def summarise(
     }
     if is_global and (absent := attendance.absences(lines, tested, coordinator.tested_domains())):
         summary["absent"] = absent
+    if workplace.backbone:
+        summary["backbone"] = told(workplace.backbone)
     if config.plugins:
         summary["plugins"] = {Path(plugin).name: registry.plugin_digest(plugin) for plugin in config.plugins}
     if config.robust != "mean":

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from protolith.data.styles import LENGTH, LEVEL, Draw, exchange, pooled, style_of
+from protolith.data.styles import LENGTH, LEVEL, Draw, exchange, pooled, style_of_split
 from protolith.federation.layers.base import Layer
 from protolith.methods.base import Context, Spec
 from protolith.methods.shown import Shown
@@ -54,7 +54,7 @@ class StylesLayer(Layer):
 
     def upload(self, upload: Upload, client: Context) -> Upload:
         """The style beside whatever the method sends."""
-        return upload.with_knowledge(**{STYLE: style_of(client.data.images)})
+        return upload.with_knowledge(**{STYLE: style_of_split(client.data)})
 
     def schema(self) -> dict[str, Spec]:
         """Twelve numbers more."""
