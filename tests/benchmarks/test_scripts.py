@@ -20,4 +20,3 @@ def test_a_script_finds_what_it_imports_of_the_package(script, monkeypatch):
         pytest.skip(f"{name} is not installed")
     assert Path(module.__file__).samefile(script)
     assert re.match(r"\S.*[.?:]", module.__doc__), "a script begins with what it is for"
-
