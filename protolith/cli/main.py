@@ -23,7 +23,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
-    epilog="Start with: protolith run --config demo --method strata; for images of your own: protolith data check FOLDER",
+    epilog="Start with: protolith run --config demo --method strata; on your own images: protolith data check FOLDER",
 )
 
 
