@@ -9,7 +9,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from protolith import __version__
-from protolith.cli import deploy, figures, lists, moved, paper, report, run, tables, use
+from protolith.cli import deploy, figures, lists, models, moved, paper, report, run, tables, use
 from protolith.errors import Interrupted, RunFailed, UserError
 from protolith.files import refusal
 
@@ -55,6 +55,7 @@ app.command("export")(use.export)
 app.command("diagnose")(use.diagnose)
 app.command("bench", hidden=True, context_settings=moved.ANYTHING)(moved.bench)
 app.command("methods")(lists.methods)
+app.command("models")(models.models)
 app.command("tasks")(lists.tasks)
 app.command("settings")(lists.settings)
 app.command("presets")(lists.presets)

@@ -8,6 +8,7 @@ from protolith.data.sources.found import Progress
 from protolith.data.spec import all_tasks
 from protolith.errors import UserError
 from protolith.experiments.presets import read_settings
+from protolith.models.backbones import absolute
 from protolith.runs.config import RunConfig, merge, parse_set, resolve
 from protolith.runs.defaults import Tree
 from protolith.use.own_run import default_method, unsaid
@@ -33,6 +34,18 @@ def attack_of(kind: str | None, share: float | None) -> Tree | None:
         raise UserError("--attackers needs --attack KIND.")
     given = {"kind": kind, "share": share}
     return {name: value for name, value in given.items() if value is not None} or None
+
+
+def model_of(name: str | None, weights: str | None, tune: str | None = None) -> Tree | None:
+    """The options of the network, as a layer of settings; folders and files by their whole path."""
+    files = [str(Path(file).resolve()) if file else "" for file in (weights or "").split("+")]
+    found = {"name": absolute(name) if name else None, "weights": "+".join(files) if weights else None, "tune": tune}
+    return {key: value for key, value in found.items() if value is not None} or None
+
+
+def model_settings(name: str | None, weights: str | None, tune: str | None = None) -> tuple[str, ...]:
+    """The same as `--set` takes them."""
+    return tuple(f"model.{key}={value}" for key, value in (model_of(name, weights, tune) or {}).items())
 
 
 def given(config: str | None, flags: Tree, settings: Iterable[str], below: Tree | None = None) -> Tree:

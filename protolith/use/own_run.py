@@ -9,6 +9,7 @@ from protolith.data.sources.found import Progress, silent
 from protolith.data.spec import all_tasks
 from protolith.data.tasks import folder_of
 from protolith.federation.setup import Setup
+from protolith.models.backbones import is_backbone
 from protolith.runs.defaults import Tree
 from protolith.use.suggest import METHOD, amounts_of, suggest
 
@@ -26,6 +27,8 @@ PLACES = {
 def unsaid(given: Tree, say: Progress = silent) -> Tree:
     """The weakest layer of settings under all that a user said; empty where no images of one's own are here."""
     said = {name: value for name, place in PLACES.items() if (value := _at(given, place)) is not None}
+    if pretrained := is_backbone(str(_at(given, ("model", "name")) or "")):  # which has a size and a width of its own
+        said = {"size": _at(given, ("size",)), "width": None} | said
     if _at_sites(given):
         if "size" not in said:
             size = Setup.model_fields["size"].default
@@ -39,7 +42,7 @@ def unsaid(given: Tree, say: Progress = silent) -> Tree:
     say(f"settings for these images: {found.words(list(said))} ({check} explains them); what you set yourself stays")
     if isinstance(size := said.get("size"), int) and 2 * size <= found.size:
         say(f"size = {size} pixels: these images are worth {found.size}, and lose accuracy with so few")
-    return found.settings()
+    return {name: value for name, value in found.settings().items() if not (pretrained and name == "size")}
 
 
 def is_own(given: Tree) -> bool:

@@ -55,7 +55,7 @@ def test_a_client_trains_and_is_tested_on_a_device_without_float64(case, task):
     on_device.device = MPS
     device, server, memories, chunk = WithoutFloat64(), on_cpu.server(), [{}, {}], Chunk(0, 0, 16)
     for round_ in range(2):
-        server.round = round_
+        server.begin(round_)
         messages = [server.broadcast(client) for client in range(2)]
         expected = [on_cpu.update(m, round_, messages[m], memories[m]) for m in range(2)]
         with device:

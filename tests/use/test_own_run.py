@@ -171,3 +171,10 @@ def test_paths_are_shown_as_one_would_type_them(tmp_path, monkeypatch):
     assert typed("my photos") == "'my photos'"
     assert typed(str(tmp_path / "pacs")) == "./pacs"
     assert typed("../elsewhere") == "../elsewhere" and typed("/nowhere/x") == "/nowhere/x"
+
+
+def test_a_backbone_keeps_its_own_size(photos):
+    said = []
+    layer = unsaid({"task": str(photos), "model": {"name": "efficientnet-lite0"}}, said.append)
+    assert "size" not in layer and layer["rounds"] and "pixels" not in said[0] and "width" not in said[0]
+    assert "size" in unsaid({"task": str(photos)})
