@@ -85,7 +85,8 @@ def _title_and_defaults(config: RunConfig) -> tuple[str, dict[str, Any]]:
     if config.method not in method_names():  # a plug-in that is not at hand
         return config.method, {}
     method = get_method(config.method)
-    return method.title, method.params(**options_for(config.task, method)).model_dump(mode="json")
+    usual = method.params(**options_for(config.task, method)).model_dump(mode="json")
+    return method.title, {**usual, **method.settings.get("training", {})}
 
 
 def _options(config: RunConfig) -> dict[str, Any]:

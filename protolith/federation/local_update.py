@@ -1,35 +1,33 @@
 """A client's work as a pure function of what it is given, and the place where it is done."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import torch
 from torch import nn
 
-from protolith.attacks import attackers, forged, poisoned
 from protolith.data.domain import Split, Task
 from protolith.data.protocols import Allocation, allocate, data_of, select
 from protolith.errors import UserError
 from protolith.evaluation.accuracy import Chunk
 from protolith.evaluation.measures import Counts, added, count, measures_of
-from protolith.federation.protection import refuse_unprotected
+from protolith.federation.layers import layers_of
+from protolith.federation.layers.base import Layers
 from protolith.federation.setup import Setup
-from protolith.methods import with_exchange, with_prototypes
 from protolith.methods.base import Context, Roster
-from protolith.methods.fedavg import Server
-from protolith.methods.registry import Method, get_method
-from protolith.methods.robust import Robust
+from protolith.methods.fedavg import Client, Server
+from protolith.methods.registry import get_method
 from protolith.models import Network, build_model, saved
 from protolith.models.passes import BATCH, answers
 from protolith.models.resnet import ResNet
 from protolith.models.saved import load_weights
 from protolith.models.spec import InputSpec, see, spec_of
 from protolith.records import Broadcast, Record, Upload, clone
-from protolith.seeds import derive, generator
+from protolith.seeds import derive
 
 
 def choose_device(name: str) -> torch.device:
@@ -65,20 +63,19 @@ def one_thread() -> Iterator[None]:
 
 
 class Workplace:
-    """What a worker holds ready: the task, one resident model, the method."""
+    """What a worker holds ready: the task, one resident model, the method and what stands around it."""
 
-    def __init__(self, setup: Setup, task: Task, secret_noise: bool = False) -> None:
+    def __init__(self, setup: Setup, task: Task, at_site: bool = False, execute: "Executor | None" = None) -> None:
         self.setup = setup
-        self.secret_noise = secret_noise
+        self.execute = execute or sequential
+        self.at_site = at_site  # and not in a simulation
         self.task = task
         self.allocation: Allocation = allocate(task, setup.protocol, setup.seed)
-        self.method = composed(get_method(setup.method), setup)
+        self.method = get_method(setup.method)
         self.params = self.method.params.model_validate(setup.params)
         self.measures = measures_of(setup.measures)
-        refuse_unprotected(setup.privacy, self.method, self.params)
-        if setup.robust != "mean" and (reason := self.method.server.robust_problem(setup.robust, self.params)):
-            raise UserError(f"robust = '{setup.robust}' is not for {setup.method}: {reason}.")
-        self.attackers = attackers(setup.attack, len(self.allocation.clients), setup.seed)
+        self.layers = self.new_layers()
+        self.layers.check(self.method, self.params)
         self.device = choose_device(setup.device)
         self._first: nn.Module | None = self._build()
         self.spec = spec_of(self._first)
@@ -121,7 +118,15 @@ class Workplace:
         counts = tuple(len(client.rows) for client in self.allocation.clients)
         network = self.model if self._first is None else self._first
         buffers = frozenset(name for name, _ in network.named_buffers())
-        return Roster(counts, len(self.task.classes), self._feature_length(), self.setup.rounds, buffers)
+        return Roster(
+            counts,
+            len(self.task.classes),
+            self._feature_length(),
+            self.setup.rounds,
+            buffers,
+            self.layers.pooling(),
+            self.layers.exact_counts,
+        )
 
     def _feature_length(self) -> int:
         network = self.model if self._first is None else self._first
@@ -133,12 +138,13 @@ class Workplace:
             return int(cast(Network, network).features(probe).shape[1])
 
     def server(self, weights: Record | None = None) -> Server:
-        """The method's server, as the settings want it; it starts from these weights or from those of the seed."""
-        server = self.method.server(self.params, self.initial if weights is None else weights, self.roster)
-        server.robust = Robust(self.setup.robust, self.setup.robust_share)
-        if isinstance(server, with_prototypes.Server):  # with noise, or with classes left out, they do not add up
-            server.exact_counts = self.setup.privacy.noise == 0 and self.setup.privacy.least == 1
-        return server
+        """The method's server; it starts from these weights or from those of the seed."""
+        return self.method.server(self.params, self.initial if weights is None else weights, self.roster)
+
+    def new_layers(self) -> Layers:
+        """The layers of the run, as they are before its first round; a server needs some of its own."""
+        images = [len(client.rows) for client in self.allocation.clients]
+        return layers_of(self.setup, images, len(self.task.classes), self.at_site)
 
     def client_data(self, client: int) -> Split:
         """The private data set of a client."""
@@ -160,14 +166,9 @@ class Workplace:
     ) -> tuple[Upload, Record]:
         """Run `local_update` for one client; with `evaluate`, test its model on everything afterwards."""
         context = replace(self.context(client, round_, broadcast, memory), copy=copy)
-        attack, lies = self.setup.attack, client in self.attackers
-        if lies:
-            context.data = poisoned(attack, context.data, context.classes)
-        upload, new_memory = local_update(self.method.client, context)
+        [(upload, new_memory)] = self.execute(self.method.client, [context])
         if evaluate:
             upload = replace(upload, counts=self._own_counts(broadcast.knowledge))
-        if lies:
-            upload = forged(attack, upload, broadcast, generator(self.setup.seed, "attack", round_, client))
         return upload, new_memory
 
     def context(self, client: int, round_: int, broadcast: Broadcast, memory: Record) -> Context:
@@ -182,7 +183,7 @@ class Workplace:
             training=self.setup.training,
             buffers=self.setup.buffers,
             model=self.model,
-            data=self.client_data(client),
+            data=self.layers.data(self.client_data(client), client),
             weights=broadcast.weights,
             knowledge={name: tensor.to(self.device) for name, tensor in broadcast.knowledge.items()},
             memory=memory,
@@ -190,8 +191,7 @@ class Workplace:
             seed=seed,
             device=self.device,
             run_seed=self.setup.seed,
-            privacy=self.setup.privacy,
-            secret_noise=self.secret_noise,
+            layers=self.layers,
         )
 
     def _own_counts(self, knowledge: Record) -> dict[str, Counts]:
@@ -222,17 +222,18 @@ class Workplace:
             return added(count(self.measures, logits, of) for logits, of in zip(said, labels, strict=True))
 
 
-def composed(method: Method, setup: Setup) -> Method:
-    """The method with what the settings put on top of it."""
-    exchange, balance = setup.training.style_exchange, setup.training.style_balance
-    if exchange == 0 and not balance:
-        return method
-    if issubclass(method.client, with_exchange.Client):
-        given, own = ("style_exchange", "exchange") if exchange else ("style_balance", "balance")
-        raise UserError(f"training.{given}: {method.name} exchanges styles already; its own option is params.{own}.")
-    if balance and not (method.server.averages and method.server.weight is Server.weight):
-        raise UserError(f"training.style_balance is not for {method.name}, which does not average models by images.")
-    return with_exchange.with_exchange(method, balance)
+class Executor(Protocol):
+    """How the work of some clients of a round is done at one place; what comes of it is in their order."""
+
+    def __call__(self, client_type: type[Client], contexts: Iterable[Context]) -> Iterator[tuple[Upload, Record]]:
+        """Do it."""
+        ...
+
+
+def sequential(client_type: type[Client], contexts: Iterable[Context]) -> Iterator[tuple[Upload, Record]]:
+    """One client after the other on the resident network, whose weights are then those of the last."""
+    for context in contexts:
+        yield local_update(client_type, context)
 
 
 def local_update(client_type: type, context: Context) -> tuple[Upload, Record]:
@@ -240,7 +241,7 @@ def local_update(client_type: type, context: Context) -> tuple[Upload, Record]:
     with one_thread(), torch.random.fork_rng(devices=_cuda_devices(context.device)):
         _seed_all(context)
         upload, memory = client_type(context).update()
-    return cast(Upload, upload), cast(Record, memory)
+        return context.layers.upload(upload, context), cast(Record, memory)
 
 
 def _seed_all(context: Context) -> None:

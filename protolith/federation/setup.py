@@ -1,19 +1,33 @@
 """What is to be trained: everything that a worker on another machine needs to know."""
 
 import re
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from protolith.attacks import Attack
 from protolith.data.protocols import Protocol
 from protolith.data.sources.decode import PLAIN, Fit
 from protolith.evaluation.measures import ACCURACY
+from protolith.federation.layers.attack import Attack
+from protolith.federation.layers.robust import Kind
 from protolith.methods.base import Training
-from protolith.methods.robust import Kind
 from protolith.models.spec import InputSpec
 from protolith.prototypes.privacy import Privacy
+
+# What Strata's options were called before they were those of two layers: in `params` then, in `training` now.
+RENAMED = {"strata": {"exchange": "style_exchange", "draw": "style_draw", "balance": "style_balance"}}
+
+
+def with_new_names(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of any version under today's names; what was said under an old name wins."""
+    names, params = RENAMED.get(str(settings.get("method")), {}), settings.get("params")
+    if not isinstance(params, dict) or not names.keys() & params.keys():
+        return dict(settings)
+    moved = {names[name]: value for name, value in params.items() if name in names}
+    rest = {name: value for name, value in params.items() if name not in names}
+    return {**settings, "params": rest, "training": {**dict(settings.get("training", {})), **moved}}
 
 
 class ModelSettings(BaseModel):
@@ -96,6 +110,11 @@ class Setup(BaseModel):
     training: Training = Training()
     privacy: Privacy = Privacy()
     params: dict[str, Any] = Field({}, description="the method's own options")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _todays_names(cls, values: Any) -> Any:
+        return with_new_names(values) if isinstance(values, dict) else values
 
     @field_validator("device")
     @classmethod

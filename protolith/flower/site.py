@@ -121,7 +121,7 @@ class Site:
             )
         # The others are there for their places in the order; what they hold is not known here and does not matter.
         sites = [SiteFacts(name, train, test, classes) for name in about["sites"]]
-        return Workplace(setup, hollow_task(setup.task, sites, setup.size, domain), secret_noise=True)
+        return Workplace(setup, hollow_task(setup.task, sites, setup.size, domain), at_site=True)
 
     def _counts(self, place: Workplace, weights: Record, knowledge: Record) -> dict[str, Any]:
         """What is counted on the site's own test sets, which are the only ones whose images are here."""

@@ -13,9 +13,9 @@ from protolith.data.augment import crop, flip
 from protolith.data.domain import Split
 from protolith.data.styles import Draw
 from protolith.devices import widest
+from protolith.methods.averaging import Pooling
 from protolith.models.spec import see
-from protolith.prototypes.privacy import Privacy
-from protolith.records import Record, clone
+from protolith.records import Record, Upload, clone
 
 LARGEST = 1e15  # larger numbers are refused: their squares, and sums of these, would leave float32
 
@@ -93,6 +93,26 @@ class Output:
     logits: Tensor
 
 
+class Around:
+    """What stands around a client's work; here nothing does. `protolith.federation.layers` has what may."""
+
+    def images(self, images: Tensor, client: "Context") -> Tensor:
+        """Change stored images before they are augmented."""
+        return images
+
+    def features(self, features: Tensor, client: "Context") -> Tensor:
+        """Change features before they are added up by class."""
+        return features
+
+    def totals(self, sums: Tensor, counts: Tensor, client: "Context") -> tuple[Tensor, Tensor]:
+        """Change sums of features [K, d] and counts [K] before they become class means that are sent."""
+        return sums, counts
+
+    def upload(self, upload: Upload, client: "Context") -> Upload:
+        """Change what goes to the server."""
+        return upload
+
+
 @dataclass
 class Context:
     """Everything that a client's work depends on."""
@@ -113,20 +133,21 @@ class Context:
     seed: int
     device: torch.device
     run_seed: int = 0  # the same for all clients and rounds
-    privacy: Privacy = field(default_factory=Privacy)
-    secret_noise: bool = False  # at a real site: noise that no seed can give again
+    layers: Around = field(default_factory=Around)
     copy: Callable[[Record], Record] = clone  # how an upload's weights are copied: an engine may say where to
 
 
 @dataclass(frozen=True)
 class Roster:
-    """What the server knows about the clients: how many images each holds, and the shape of the problem."""
+    """What the server knows: how many images each client holds, the shape of the problem, how many become one."""
 
     counts: tuple[int, ...]
     classes: int
     features: int
     rounds: int
     buffers: frozenset[str] = frozenset()  # the network's tensors that are not trained
+    pooling: Pooling = field(default_factory=Pooling)
+    exact_counts: bool = True  # whether a client's counts by class add up to its number of images
 
 
 @dataclass(frozen=True)

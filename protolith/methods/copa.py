@@ -69,7 +69,7 @@ class Server(fedavg.Server):
         new = clone(self.knowledge)
         clients = [upload.client for upload in light]
         for name in head_of(self.weights):
-            new[f"heads/{name}"][clients] = self.robust.moderate(torch.stack([head[name] for head in sent]))
+            new[f"heads/{name}"][clients] = self.pooling.moderate(torch.stack([head[name] for head in sent]))
         new["trained"][clients] = True
         self.knowledge = new
         return light

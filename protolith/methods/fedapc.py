@@ -93,7 +93,6 @@ METHOD = Method(
     traffic="down: weights, K × d prototypes; up: weights, K × d prototypes, K counts",
     passes="one forward and one backward pass per batch; N forward passes over all images after training",
     notes="N, τ and the number of local epochs are not in the paper.",
-    protects=True,
     params=Params,
     client=Client,
     server=Server,

@@ -14,7 +14,6 @@ from protolith.methods.averaging import is_buffer as is_buffer
 from protolith.methods.base import Batch, Context, Output, Roster, Spec, Terms, batches
 from protolith.methods.base import Params as Params
 from protolith.methods.registry import Method
-from protolith.methods.robust import Kind, Robust
 from protolith.methods.sgd import SGD
 from protolith.methods.shown import Shown
 from protolith.models.saved import load_weights
@@ -82,8 +81,8 @@ class Client:
                 self.observe(batch, out)
 
     def restyle(self, images: Tensor) -> Tensor:
-        """Change stored images before they are augmented (nothing here)."""
-        return images
+        """Change stored images before they are augmented, as the layers want it."""
+        return self.context.layers.images(images, self.context)
 
     def optimizer(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
         """Build the local optimiser."""
@@ -124,10 +123,8 @@ class Server:
 
     # Whose accuracy the tables give: the global model's, or the clients' own.
     evaluates: ClassVar[Literal["global", "clients"]] = "global"
-    # Whether `weight` weighs whole models in a mean, so that a run may have it balance pseudo-domains.
-    averages: ClassVar[bool] = True
-    # How uploads become one: the mean, unless the run says otherwise.
-    robust = Robust()
+    # By what models count in their mean: by `weight`, by weights that the server learns, or there is no mean.
+    counts_by: ClassVar[Literal["weight", "learned", "nothing"]] = "weight"
 
     def __init__(self, params: Any, weights: Record, roster: Roster) -> None:
         self.params = params
@@ -135,17 +132,15 @@ class Server:
         self.knowledge: Record = {}
         self.extra: Record = {}
         self.roster = roster
-        self.round = 0
+        self.pooling = roster.pooling
         self.made = Shown()  # of the last round; it decides nothing, and no checkpoint has it
+
+    def begin(self, round_: int) -> None:
+        """Hear that a round begins; the first is 0 (nothing here)."""
 
     def broadcast(self, client: int) -> Broadcast:
         """Gather what goes to a client."""
         return Broadcast(self.weights, self.knowledge)
-
-    @classmethod
-    def robust_problem(cls, kind: Kind, params: Any) -> str | None:
-        """Say why a robust rule makes no sense for this method, or nothing."""
-        return None
 
     def learns(self, name: str) -> bool:
         """Tell whether the weight of that name is a parameter, which is trained, and no buffer."""
@@ -169,7 +164,7 @@ class Server:
 
     def aggregate(self, uploads: Iterable[Upload]) -> list[Upload]:
         """Average the weights as they come; give the uploads back without them."""
-        mean = self.robust.averaging(self.origin())
+        mean = self.pooling.averaging(self.origin())
         light = []
         for upload in uploads:
             mean.add(upload.weights, self.weight(upload))
@@ -179,8 +174,8 @@ class Server:
         return light
 
     def weight(self, upload: Upload) -> float:
-        """The weight of a client's model in the mean."""
-        return float(upload.count)
+        """The weight of a client's model in the mean: its number of images, unless a layer says otherwise."""
+        return float(upload.count) if upload.counts_as is None else upload.counts_as
 
     def shown(self) -> Shown:
         """What became of the last round's uploads besides the model, for the report (here nothing)."""

@@ -15,7 +15,7 @@ from protolith import files
 from protolith.data.domain import Task
 from protolith.data.protocols import PROTOCOLS, complete
 from protolith.errors import UserError, nearest, unknown
-from protolith.federation.setup import Setup
+from protolith.federation.setup import RENAMED, Setup, with_new_names
 from protolith.methods.registry import get_method, load_plugin
 from protolith.models.backbones import input_of, is_backbone, open_backbone
 from protolith.models.registry import check_model
@@ -68,6 +68,7 @@ def resolve(layers: Iterable[Mapping[str, Any]]) -> RunConfig:
     for plugin in given.get("plugins", []):
         load_plugin(str(plugin))
     method = get_method(str(given.get("method", "fedavg")))
+    given = with_new_names({**given, "method": method.name})
     task = str(given.get("task", "mini"))
     protocol = str(given.get("protocol", {}).get("name") or default_protocol(task))
     if protocol not in PROTOCOLS:
@@ -76,7 +77,7 @@ def resolve(layers: Iterable[Mapping[str, Any]]) -> RunConfig:
     for default in defaults_for(task, protocol):
         tree = merge(tree, default)
     tree = merge(tree, {"protocol": {"name": protocol}, "params": options_for(task, method)})
-    tree = merge(tree, {**given, "method": method.name})
+    tree = merge(merge(tree, method.settings), given)
     tree = _with_input(tree, given)
     params = validated(method.params, tree.get("params", {}), "params.")
     return validated(RunConfig, {**tree, "params": params.model_dump()})
@@ -170,12 +171,13 @@ def parse_set(settings: Iterable[str], method: str, plugins: Iterable[str] = ())
         load_plugin(plugin)
     params = [f"params.{name}" for name in get_method(method).params.model_fields]
     keys = [key for key in keys_of(RunConfig) if key != "params"] + params
+    renamed = RENAMED.get(method.lower(), {})
     for setting in settings:
         key, equals, text = setting.partition("=")
         if not equals:
             raise UserError(f"--set {setting}: it has the form key=value.")
-        branch = tree
-        *path, last = _full_key(key.strip(), keys).split(".")
+        branch, key = tree, key.strip()
+        *path, last = _full_key(renamed.get(key.removeprefix("params."), key), keys).split(".")
         for part in path:
             branch = branch.setdefault(part, {})
         branch[last] = _value(text.strip())
