@@ -87,7 +87,7 @@ def test_what_was_typed_wins_key_by_key(photos, tmp_path):
 
 def test_options_of_the_suggested_method_have_short_names(photos):
     flags = request.flags_of(task=str(photos))
-    assert request.given(None, flags, ["balance=false"])["training"] == {"style_balance": False}
+    assert request.given(None, flags, ["balance=false"])["training"] == {"style_balance": False}  # as it was called
     assert request.given(None, {}, [f"task={photos}", "exchange=0.5"])["training"] == {"style_exchange": 0.5}
     with pytest.raises(pl.UserError, match="unknown key in --set 'exchange'"):
         request.given(None, {}, ["exchange=0.5"])
