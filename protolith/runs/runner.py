@@ -200,16 +200,19 @@ def _hooks(
     recorder: Recorder,
     sites: Sites | None,
 ) -> list[Hook]:
-    """All that goes along with the rounds, in the order in which it hears of them."""
+    """All that goes along with the rounds, in the order in which it hears of them.
+
+    What a round leaves in files of its own comes before the recorder: a round that has its checkpoint runs no more.
+    """
     clients, folder = workplace.allocation, directory.path / FOLDER
     asked: list[tuple[bool, Hook]] = [
-        (True, sites or Hook()),
+        (sites is not None, sites or Hook()),
         (True, Account(config, [client.name for client in clients.clients], sites.releases if sites else {})),
         (config.diagnostics, PrototypeLog(folder, clients, workplace.task.classes, roster)),
         (config.patience > 0, Stopping(config, directory, workplace)),
+        (True, Models(config, directory, workplace)),
         (True, recorder),
         (config.diagnostics and sites is None, TestLog(directory.path, workplace, observer.say)),  # sites have images
-        (True, Models(config, directory, workplace)),
         (True, _Told(observer)),
     ]
     return [hook for wanted, hook in asked if wanted]

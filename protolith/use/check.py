@@ -106,10 +106,9 @@ class Check:
             return ""
         said = f"suggestion: {self.suggestion.words()}"
         if self.estimate:
-            said += (
-                f"; about {span(self.estimate.seconds)} on this machine (measured: "
-                f"{1000 * self.estimate.per_image:.1f} ms of training for an image, on one core)"
-            )
+            did = "to encode an image, once" if self.suggestion.pretrained else "of training for an image, on one core"
+            each = f"{1000 * self.estimate.per_image:.1f} ms {did}"
+            said += f"; about {span(self.estimate.seconds)} on this machine (measured: {each})"
         skip = " --skip-bad" if self.own.bad else ""
         return "\n".join(
             [
