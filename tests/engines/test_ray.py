@@ -22,6 +22,7 @@ from protolith.use.trained import open_trained
 ray = pytest.importorskip("ray", reason="Ray is not installed (pip install 'protolith[ray]')")
 from ray.cluster_utils import Cluster  # noqa: E402
 
+from protolith.engines.ray.engine import _connect  # noqa: E402
 from protolith.engines.ray.place import Place, task_arrays, to_arrays  # noqa: E402
 
 PLUGIN = """
@@ -203,6 +204,15 @@ def test_the_images_of_a_run_with_ray_are_on_this_machine(cluster, tiny, tmp_pat
     run = pl.fit(out=tmp_path / "run", **given)
     assert open_trained(run.directory).task().classes == pl.load_task("mini").classes
     assert list(run.baselines().accuracy) == ["FedAvg", "every site alone", "all data pooled"]
+
+
+def test_a_run_without_an_address_never_looks_for_the_cluster_of_a_run_before(monkeypatch):
+    """A killed run leaves a note of its cluster, for which Ray would wait two minutes."""
+    asked = []
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr(ray, "init", lambda *address, **_: asked.append(address))
+    _connect("")
+    assert asked == [("local",)]
 
 
 def test_after_a_killed_run_the_next_one_starts_at_once(tiny, tmp_path, monkeypatch):
