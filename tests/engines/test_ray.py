@@ -15,6 +15,7 @@ import pytest
 
 import protolith as pl
 from protolith.federation.setup import Setup
+from protolith.models.packaged import weights_of
 from protolith.runs.config import resolve
 from protolith.runs.runner import Observer
 from protolith.use.trained import open_trained
@@ -96,6 +97,20 @@ def test_the_same_bytes_on_two_nodes(cluster, tiny, tmp_path):
             out=tmp_path / method / "there", **{**settings, "workers": -1}, engine="ray", address=cluster.address
         )
         assert files(there) == files(here) and files(here)[0]
+
+
+@pytest.mark.skipif(not weights_of("efficientnet-lite0")[1], reason="the pretrained weights are not installed")
+def test_heads_on_frozen_features_have_the_same_bytes_too(cluster, tiny, tmp_path):
+    settings = {
+        **tiny,
+        "method": "strata",
+        "rounds": 2,
+        "size": 32,
+        "model": {"name": "efficientnet-lite0", "views": 2},
+    }
+    here = pl.fit(out=tmp_path / "here", **settings)
+    there = pl.fit(out=tmp_path / "there", **{**settings, "workers": -1}, engine="ray", address=cluster.address)
+    assert files(there) == files(here) and files(here)[0]
 
 
 def working(cluster):
