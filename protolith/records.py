@@ -254,6 +254,7 @@ class Upload:
     metrics: dict[str, float] = field(default_factory=dict)
     # Of the client's own model, where that is tested: test set -> measure -> counts (evaluation/measures.py).
     counts: dict[str, dict[str, Record]] = field(default_factory=dict)
+    counts_as: float | None = None  # its weight in the mean of models, where a layer of the server says so; never sent
 
     @property
     def nbytes(self) -> int:

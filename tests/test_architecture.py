@@ -20,7 +20,6 @@ ROOMS = [
     "losses",
     "prototypes",
     "methods",
-    "attacks",
     "evaluation",
     "federation",
     "engines",
