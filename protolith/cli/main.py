@@ -23,7 +23,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
-    epilog="Start with: protolith run --method fedavg --task mini",
+    epilog="Start with: protolith run --config demo --method strata; on your own images: protolith data check FOLDER",
 )
 
 
@@ -91,6 +91,9 @@ def main() -> NoReturn:
         # Typer's own complaints about options (the class is click's, or typer's copy of it, by version).
         if hasattr(error, "format_message"):
             said = error.format_message()
+            if type(error).__name__ == "NoArgsIsHelpError":  # a group of commands by itself
+                print(said)
+                sys.exit(0)
             _leave(re.sub(r"( Did you mean [^?]*\?)\1", r"\1", said), 2)  # click and typer both suggest a command
         raise
 

@@ -67,7 +67,7 @@ Tune = Annotated[
 Init = Annotated[Path | None, typer.Option("--init", metavar="FILE", help="Weights to start from, as safetensors.")]
 WithBaselines = Annotated[
     bool,
-    typer.Option("--with-baselines", help="Also train every site alone, FedAvg, and all data pooled; say what paid."),
+    typer.Option("--with-baselines", help="Also train each site alone, FedAvg, and pooled data, and compare."),
 ]
 SkipBad = Annotated[
     bool, typer.Option("--skip-bad", help="Leave out images of your own that cannot be read (else: an error).")

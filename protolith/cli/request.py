@@ -11,7 +11,7 @@ from protolith.experiments.presets import read_settings
 from protolith.models.backbones import absolute
 from protolith.runs.config import RunConfig, merge, parse_set, resolve
 from protolith.runs.defaults import Tree
-from protolith.use.own_run import default_method, unsaid
+from protolith.use.own_run import ON_RESNETS, default_method, unsaid
 
 
 def flags_of(protocol: str | None = None, **others: Any) -> Tree:
@@ -86,7 +86,8 @@ def configs_of(
         for seed in seeds_of(seeds)
         for name in words(methods)
     ]
-    weakest = unsaid(asked[0], say) if asked else {}
+    deciding = [one for one in asked if one.get("method") in ON_RESNETS] + asked  # all have one network
+    weakest = unsaid(deciding[0], say) if asked else {}
     return [resolve([weakest, one]) for one in asked]
 
 

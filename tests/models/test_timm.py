@@ -90,6 +90,16 @@ def test_a_folder_that_timm_wrote(tmp_path):
         open_backbone(f"timm:{tmp_path / 'mine'}")
 
 
+def test_a_file_without_a_head_will_do(tmp_path):
+    timm = library("timm")
+    headless = written(timm, "test_convnext", tmp_path / "w.safetensors", num_classes=0)
+    backbone = open_backbone("timm:test_convnext", str(tmp_path / "w.safetensors"))
+    images = torch.randn(1, 3, 96, 96)
+    with torch.inference_mode():
+        assert torch.equal(backbone.network.features(images), headless(images))
+    assert backbone.imagenet is None and backbone.tag == "w.safetensors"
+
+
 def test_weights_of_another_network_are_one_sentence(tmp_path):
     timm = library("timm")
     written(timm, "resnet10t", tmp_path / "w.safetensors")
@@ -166,9 +176,12 @@ def test_a_library_that_is_not_there_is_one_sentence(monkeypatch):
 
 
 def test_images_that_are_no_squares_are_refused():
-    known = from_timm.Known("x", {}, {"input_size": (3, 224, 160), "crop_mode": "center", "crop_pct": 0.9}, None)
-    with pytest.raises((ValueError, LookupError)):
-        _ = known.spec
+    said = {"input_size": (3, 160, 160), "crop_mode": "center", "crop_pct": 0.9, "mean": (0.5,) * 3, "std": (0.5,) * 3,
+            "interpolation": "bicubic"}  # fmt: skip
+    assert from_timm.Known("x", {}, said, None).spec.size == 160
+    for wrong in ({"input_size": (3, 224, 160)}, {"crop_mode": "border"}, {"interpolation": "random"}):
+        with pytest.raises(ValueError):
+            _ = from_timm.Known("x", {}, {**said, **wrong}, None).spec
 
 
 def test_names_of_libraries_are_backbones_from_outside():
