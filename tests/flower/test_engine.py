@@ -20,6 +20,7 @@ from protolith.flower import engine as module
 from protolith.flower.engine import FlowerEngine, Patience
 from protolith.flower.site import Site, SiteMemory
 from protolith.flower.wire import Reply, Request, SiteFacts, hollow_task, wait_for_return
+from protolith.models.packaged import weights_of
 from protolith.report.page.build import write_report
 from protolith.runs import runner
 from protolith.runs.config import complete_for, resolve
@@ -108,6 +109,17 @@ def test_sites_give_the_same_numbers_as_this_machine(images, tmp_path, method):
     assert_same_run(run, runner.start(resolve([given]), tmp_path / "here", Observer()))
     assert len(exchange.asked) == 3 + 1  # a round's test and the next round's training are one exchange
     assert all(line["missing"] == [] for line in run.metrics())
+
+
+@pytest.mark.skipif(not weights_of("efficientnet-lite0")[1], reason="the pretrained weights are not installed")
+def test_sites_encode_their_own_images_and_send_heads(images, tmp_path):
+    given = settings(images, method="strata", size=32, model={"name": "efficientnet-lite0"})
+    run = at_sites(Direct(images, tmp_path / "state"), given, tmp_path / "sites")
+    assert_same_run(run, runner.start(resolve([given]), tmp_path / "here", Observer()))
+    head, style = 4 * (1280 * 10 + 10), 4 * 12
+    assert [line["bytes_up"] for line in run.metrics()] == [3 * (head + style)] * 3
+    for site in SITES:
+        assert len(list((tmp_path / "state" / site).rglob("encoded/*.safetensors"))) == 1
 
 
 def test_sampled_sites_and_rare_tests_give_the_same_numbers(images, tmp_path):
