@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -85,3 +86,23 @@ def test_the_site_asks_no_other_host_for_anything():
     for file in [*DOCS.rglob("*.md"), *DOCS.rglob("*.css")]:
         text = re.sub(r"^```.*?^```", "", file.read_text(), flags=re.S | re.M)
         assert not re.search(r"!\[[^\]]*\]\(https?:|src=.https?:|url\(.?https?:|@import", text), file
+
+
+def test_the_walk_from_the_command_to_a_prototype_is_as_the_page_on_the_house_draws_it():
+    """Each function that is named is in the file that is named, and calls or begins the next one."""
+    page = (DOCS / "architecture.md").read_text()
+    drawn = page.split("## A walk from the command to a prototype")[1].split("```")[1]
+    steps, file = [], ""
+    for line in drawn.strip().splitlines():
+        file = found[0] if (found := re.findall(r"^[a-z_/]+\.py", line)) else file
+        steps += [(file, name) for name in re.findall(r"(\w+)\(\)", line)]
+    sources = {name: (DOCS.parent / "protolith" / name).read_text() for name, _ in steps}
+    assert "in nine functions of six files" in page and (len(steps), len(sources)) == (9, 6)
+    for here, name in steps:
+        assert f"def {name}(" in sources[here], (here, name)
+    for (here, _), (_, called) in pairwise(steps):
+        assert re.search(rf"\b{called}\(", sources[here]), (here, called)
+    who = page.split("| name | in a line |")[1].split("\n\n")[0]
+    package = "".join(path.read_text() for path in (DOCS.parent / "protolith").rglob("*.py"))
+    for name in re.findall(r"`([A-Z]\w+)`", who.replace("`Setup`, and", "")):
+        assert f"class {name}" in package, name
