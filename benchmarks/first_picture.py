@@ -23,7 +23,7 @@ SANS = {"font.family": ["DejaVu Sans"], "font.size": 10, "ytick.labelsize": 11, 
 
 def main(runs: Path, out: Path) -> None:
     """Write the picture."""
-    found = {run.config().method: run.summary() for run in find_runs(runs)}
+    found = {run.config.method: run.finished for run in find_runs(runs)}
     task = load_task("mini")
     with paper(), plt.rc_context(SANS):
         figure = plt.figure(figsize=(9.6, 3.9), layout="constrained")

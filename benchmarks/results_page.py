@@ -249,7 +249,7 @@ def loss(name: str, row: str, term: str, number: str) -> str:
 
 def _lines(name: str, row: str, number: str) -> list[dict[str, Any]]:
     """The metrics of one round, seed by seed."""
-    return [seed.runs[0].metrics()[int(number) - 1] for seed in measured(name).rows[row].values()]
+    return [seed.runs[0].rounds[int(number) - 1] for seed in measured(name).rows[row].values()]
 
 
 def claimed(name: str, paper: str, row: str) -> str:

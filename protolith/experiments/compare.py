@@ -9,21 +9,21 @@ from protolith.experiments.sweep import PLACE
 from protolith.methods.registry import get_method, method_names
 from protolith.runs.config import RunConfig
 from protolith.runs.defaults import options_for
-from protolith.runs.directory import RunDirectory
+from protolith.runs.run import Run
 
 # What makes no variant of a method: the seed, where and how it was run, and what was kept of it.
 ALIKE = {*PLACE, "seed", "plugins", "evaluate_every", "keep_models"}
 
-Group = dict[str, list[RunDirectory]]  # method or variant -> its runs, one for each seed
-Member = tuple[RunDirectory, RunConfig]
+Group = dict[str, list[Run]]  # method or variant -> its runs, one for each seed
+Member = tuple[Run, RunConfig]
 
 
-def group_runs(runs: Iterable[RunDirectory]) -> dict[str, Group]:
+def group_runs(runs: Iterable[Run]) -> dict[str, Group]:
     """Arrange runs as {task and protocol: {method or variant: its runs by seed}}.
 
     Runs of a method that differ in more than the seed stand apart, labelled by the settings in which they differ.
     """
-    members = [(run, run.config()) for run in {run.path.resolve(): run for run in runs}.values()]
+    members = [(run, run.config) for run in {run.path.resolve(): run for run in runs}.values()]
     tasks = {config.task for _, config in members}
     kinds: dict[str, dict[str, list[Member]]] = {}
     for run, config in members:
@@ -49,7 +49,7 @@ def _variants(members: Sequence[Member]) -> Group:
     options = [_options(config) | code for (_, config), code in zip(members, _codes(members), strict=True)]
     keys = list(dict.fromkeys(key for found in options for key in found))
     differing = [key for key in keys if any(found.get(key) != options[0].get(key) for found in options)]
-    variants: dict[str, dict[int, RunDirectory]] = {}
+    variants: dict[str, dict[int, Run]] = {}
     for (run, config), found in sorted(
         zip(members, options, strict=True), key=lambda pair: [_order(pair[1].get(key)) for key in differing]
     ):
@@ -60,7 +60,7 @@ def _variants(members: Sequence[Member]) -> Group:
 
 def _codes(members: Sequence[Member]) -> list[dict[str, str]]:
     """The content of each run's plug-ins, as far as it tells runs apart; one under way has not said it yet."""
-    summaries = [(run.summary() if config.plugins else None) or {} for run, config in members]
+    summaries = [(run.finished if config.plugins else None) or {} for run, config in members]
     codes: list[dict[str, str]] = [summary.get("plugins", {}) for summary in summaries]
     held = {name: {code[name] for code in codes if name in code} for code in codes for name in code}
     return [{name: digest for name, digest in code.items() if len(held[name]) > 1} for code in codes]

@@ -15,7 +15,6 @@ import time
 import traceback
 from pathlib import Path
 
-from protolith.data.tasks import load_task
 from protolith.errors import DiskRefused, Interrupted, RunFailed, UserError
 from protolith.experiments.sweep import BY_CONTENT, DISK, PLACE, STOPPED, job_name, write_failure
 from protolith.federation.local_update import Workplace
@@ -24,6 +23,7 @@ from protolith.methods.registry import load_plugin
 from protolith.runs import runner
 from protolith.runs.config import RunConfig, complete_for, to_toml, validated
 from protolith.runs.directory import Metrics, RunDirectory
+from protolith.runs.run import task_of
 from protolith.runs.runner import Observer
 
 
@@ -96,10 +96,7 @@ def _settled(config: RunConfig, path: Path, log: Log) -> RunDirectory:
 
 
 def _created(config: RunConfig, path: Path, log: Log) -> RunDirectory:
-    data = Path(config.data) if config.data else None
-    task = load_task(
-        config.task, data=data, size=config.size, progress=log.say, skip_bad=config.skip_bad, fit=config.model.fit
-    )
+    task = task_of(config, log.say)
     config = complete_for(config, task)
     Workplace(config, task)  # refuses what cannot work before anything is written
     return RunDirectory.create(path, config)

@@ -20,6 +20,7 @@ from protolith.machine import cores
 from protolith.methods.registry import get_method, plugin_digest
 from protolith.runs.config import RunConfig
 from protolith.runs.directory import RunDirectory
+from protolith.runs.run import Run
 from protolith.runs.runner import refuse_absent_device
 
 State = Literal["new", "running", "stopped", "failed", "done"]
@@ -55,7 +56,7 @@ def job_path(config: RunConfig, out: Path) -> Path:
     path = out / job_name(config)
     if not (path / "config.toml").exists():
         return path
-    now, then = _settings(config), _settings(RunDirectory(path).config())
+    now, then = _settings(config), _settings(Run(path).config)
     for name, value in now.items():
         if then.get(name) != value:
             sentence = f"{path} was run with {name} = {json.dumps(then.get(name))}, the default then; it is"
@@ -80,7 +81,7 @@ def _settings(config: RunConfig) -> dict[str, Any]:
 
 def state(path: Path) -> State:
     """How far the job in a directory is."""
-    if RunDirectory(path).summary() is not None:
+    if Run(path).finished is not None:
         return "done"
     if RunDirectory(path).is_locked():
         return "running"
@@ -169,7 +170,7 @@ class Job:
 
     def look(self) -> None:
         """Count the rounds that are done; the file is read only when it has changed."""
-        if self.state == "done" and (summary := RunDirectory(self.path).summary()):
+        if self.state == "done" and (summary := Run(self.path).finished):
             self.rounds, self.accuracy = self.config.rounds, summary["mean"]
             return
         file = self.path / "metrics.jsonl"

@@ -12,7 +12,7 @@ from protolith.evaluation.accuracy import reached, spread, worst
 from protolith.experiments.compare import group_runs
 from protolith.runs import attendance
 from protolith.runs.config import RunConfig
-from protolith.runs.directory import RunDirectory
+from protolith.runs.run import Run
 
 Summary = dict[str, Any]
 
@@ -76,25 +76,25 @@ class Table:
         return ahead + 1 if ahead < 2 else 0
 
 
-def find_runs(path: Path) -> list[RunDirectory]:
+def find_runs(path: Path) -> list[Run]:
     """The run in a directory, or the runs below it."""
     if not path.exists():
         raise UserError(f"{path} does not exist.")
     configs = [path / "config.toml"] if (path / "config.toml").is_file() else sorted(path.glob("*/config.toml"))
     if not configs:
         raise UserError(f"{path} holds no run: there is no config.toml in it or one level below.")
-    return [RunDirectory.open(config.parent) for config in configs]
+    return [Run.open(config.parent) for config in configs]
 
 
-def build_tables(runs: Sequence[RunDirectory], kind: str = "accuracy", target: float | None = None) -> list[Table]:
+def build_tables(runs: Sequence[Run], kind: str = "accuracy", target: float | None = None) -> list[Table]:
     """Gather finished runs: one table for each task and protocol."""
     _refuse_unknown(kind, runs)
     tables = []
     for group in group_runs(runs).values():
         table = Table([], [], [], [])
-        done: list[tuple[RunDirectory, Summary]] = []
+        done: list[tuple[Run, Summary]] = []
         for label, members in group.items():
-            finished = [(run, summary) for run in members if (summary := run.summary())]
+            finished = [(run, summary) for run in members if (summary := run.finished)]
             if finished:
                 table.rows.append(_row(label, finished, kind, target))
                 done += finished
@@ -111,15 +111,15 @@ def build_tables(runs: Sequence[RunDirectory], kind: str = "accuracy", target: f
     return [table for table in tables if table.columns]
 
 
-def _refuse_unknown(kind: str, runs: Sequence[RunDirectory]) -> None:
+def _refuse_unknown(kind: str, runs: Sequence[Run]) -> None:
     """Refuse a word that is no kind of columns, and no measure that one of the runs has."""
     if kind not in KINDS:
-        measured = {name for run in runs for name in (run.summary() or {}).get("measures", {})}
+        measured = {name for run in runs for name in (run.finished or {}).get("measures", {})}
         if kind not in measured:
             raise unknown("kind in --columns", kind, [*KINDS, *sorted(measured)])
 
 
-def _row(label: str, finished: list[tuple[RunDirectory, Summary]], kind: str, target: float | None) -> Row:
+def _row(label: str, finished: list[tuple[Run, Summary]], kind: str, target: float | None) -> Row:
     mark = "" if finished[0][1]["accuracy_of"] == "the global model" else " †"
     row = Row(label + mark + " ‡" * any(summary.get("absent") for _, summary in finished))
     for run, summary in finished:
@@ -138,9 +138,7 @@ def columns_of(rows: Sequence[Row]) -> list[str]:
     return [column for column in found if column != "mean"] + [column for column in found if column == "mean"]
 
 
-def values_of(
-    run: RunDirectory, summary: Summary, kind: str, target: float | None = None
-) -> Mapping[str, float | None]:
+def values_of(run: Run, summary: Summary, kind: str, target: float | None = None) -> Mapping[str, float | None]:
     """What a finished run contributes to a table."""
     if kind == "accuracy":
         return {**summary["accuracy"], "mean": summary["mean"]}
@@ -166,7 +164,7 @@ def cross_values(summary: Summary) -> dict[str, float | None]:
 LOWER_IS_BETTER = frozenset({"spread", "MB up", "MB down", "s a round", "rounds to target", "MB to target"})
 
 
-def _cost(run: RunDirectory, summary: Summary, target: float | None) -> dict[str, float | None]:
+def _cost(run: Run, summary: Summary, target: float | None) -> dict[str, float | None]:
     rounds = summary["rounds"]
     values: dict[str, float | None] = {
         "mean": summary["mean"],
@@ -177,7 +175,7 @@ def _cost(run: RunDirectory, summary: Summary, target: float | None) -> dict[str
         "s a round": summary["seconds"] / rounds,
     }
     if target is not None:
-        round_, sent = reached(attendance.with_whole_means(run.metrics()), target) or (None, None)
+        round_, sent = reached(attendance.with_whole_means(run.rounds), target) or (None, None)
         values |= {"rounds to target": round_, "MB to target": None if sent is None else sent / 1e6}
     return values
 
@@ -187,9 +185,9 @@ def _place(task: str) -> str:
     return "domain" if task in all_tasks() else "site"
 
 
-def header(runs: Sequence[RunDirectory], summaries: Sequence[Summary]) -> list[str]:
+def header(runs: Sequence[Run], summaries: Sequence[Summary]) -> list[str]:
     """What was run and by which rule the numbers were taken."""
-    configs = [run.config() for run in runs]
+    configs = [run.config for run in runs]
 
     def all_of(values: Sequence[object]) -> str:
         return ", ".join(str(value) for value in dict.fromkeys(values))

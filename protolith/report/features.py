@@ -13,23 +13,19 @@ from torch import Tensor, nn
 
 from protolith import records
 from protolith.data.domain import Task
-from protolith.data.protocols import allocate, select
-from protolith.data.tasks import load_task
+from protolith.data.protocols import select
 from protolith.errors import UserError, unknown
 from protolith.evaluation.sample import draw as draw
 from protolith.federation.local_update import choose_device, one_thread
 from protolith.files import file_name
-from protolith.methods.registry import load_plugin
 from protolith.models import Network
 from protolith.models.passes import answers
-from protolith.models.saved import open_model
 from protolith.models.spec import see
 from protolith.records import BadRecord, Record, under_prefix
-from protolith.runs.config import RunConfig
-from protolith.runs.directory import RunDirectory
+from protolith.runs.directory import MODEL
+from protolith.runs.run import Run
 from protolith.seeds import generator
 
-MODEL = "model.safetensors"
 LEAST_POINTS = 4  # of a t-SNE
 
 
@@ -80,7 +76,7 @@ class Features:
 
 
 def collect_features(
-    run: RunDirectory,
+    run: Run,
     model_file: Path | None = None,
     domains: Sequence[str] | None = None,
     limit: int = 500,
@@ -100,17 +96,17 @@ def collect_features(
         origin = {"model": hashlib.file_digest(opened, "sha256").hexdigest(), "limit": limit, "seed": seed}
     found = _saved(place, origin)
     if found is None:
-        found = _computed(run.config(), file, limit, seed)
+        found = _computed(run, file, limit, seed)
         with contextlib.suppress(OSError, SafetensorError):  # a directory that may only be read has figures too
             place.parent.mkdir(exist_ok=True)
             write_features(place, found, origin)
     return found if domains is None else found.only(domains)
 
 
-def client_models(run: RunDirectory) -> dict[str, Path]:
+def client_models(run: Run) -> dict[str, Path]:
     """The model of each domain's first client that has one, by the client's name; empty where none was kept."""
     found: dict[str, Path] = {}
-    for domain, clients in run.config().protocol.clients.items():
+    for domain, clients in run.config.protocol.clients.items():
         names = [f"{domain}{mark}-{index + 1}" for index in range(clients) for mark in ("", "*")]
         files = {name: run.path / "models" / f"{file_name(name)}.safetensors" for name in names}
         if first := next((name for name, file in files.items() if file.is_file()), None):
@@ -174,7 +170,7 @@ def embed(features: Features, seed: int = 0) -> Embedding:
     return Embedding(*torch.split(torch.from_numpy(found), lengths))
 
 
-def _file(run: RunDirectory, given: Path | None) -> Path:
+def _file(run: Run, given: Path | None) -> Path:
     file = given if given is not None and given.exists() else run.path / (given or MODEL)
     if file.is_file():
         return file
@@ -191,16 +187,13 @@ def _saved(path: Path, origin: dict[str, Any]) -> Features | None:
         return None
 
 
-def _computed(config: RunConfig, file: Path, limit: int, seed: int) -> Features:
-    for plugin in config.plugins:
-        load_plugin(plugin)
-    data = Path(config.data) if config.data else None
-    task = load_task(config.task, data=data, size=config.size, skip_bad=config.skip_bad, fit=config.model.fit)
-    model, knowledge = _model(file, task)
+def _computed(run: Run, file: Path, limit: int, seed: int) -> Features:
+    task = run.task()
+    model, knowledge = _model(run, file, task)
     device = choose_device("auto")
     model.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     names, features, labels, rows = [], [], [], []
-    for name, tested in _test_rows(config, task).items():
+    for name, tested in _test_rows(run).items():
         domain = task.by_name[name]
         chosen = tested[draw(select(domain, tested).labels, limit, generator(seed, "features", name))]
         split = select(domain, chosen)
@@ -221,19 +214,19 @@ def _computed(config: RunConfig, file: Path, limit: int, seed: int) -> Features:
     )
 
 
-def _model(file: Path, task: Task) -> tuple[nn.Module, Record]:
+def _model(run: Run, file: Path, task: Task) -> tuple[nn.Module, Record]:
     """The network in a file, in evaluation mode, and its method's knowledge."""
-    held = open_model(file)
+    held = run.saved_model(file)
     if held.classes != task.classes:
         known, now = (", ".join(classes) for classes in (held.classes, task.classes))
         raise UserError(f"{file} knows the classes {known}, but task {task.name} now has {now}.")
     return held.model, held.knowledge
 
 
-def _test_rows(config: RunConfig, task: Task) -> dict[str, Tensor]:
+def _test_rows(run: Run) -> dict[str, Tensor]:
     """The rows that a run is tested on, by domain; the clients' own test parts of a domain are put together."""
     found: dict[str, list[Tensor]] = {}
-    for test in allocate(task, config.protocol, config.seed).tests:
+    for test in run.allocation.tests:
         found.setdefault(test.domain, []).append(test.rows)
     return {domain: torch.cat(parts).sort().values for domain, parts in found.items()}
 

@@ -18,12 +18,13 @@ from matplotlib.ticker import MaxNLocator
 from protolith.errors import UserError, unknown
 from protolith.experiments.compare import group_runs
 from protolith.report import style
-from protolith.report.features import MODEL, Embedding, Features, client_models, collect_features, embed
+from protolith.report.features import Embedding, Features, client_models, collect_features, embed
 from protolith.report.style import Look
 from protolith.runs.attendance import with_whole_means
-from protolith.runs.directory import Metrics, RunDirectory
+from protolith.runs.directory import MODEL, Metrics
+from protolith.runs.run import Run
 
-Runs = Mapping[str, Mapping[str, Sequence[RunDirectory]]]  # panel -> method or variant -> a run for each seed
+Runs = Mapping[str, Mapping[str, Sequence[Run]]]  # panel -> method or variant -> a run for each seed
 Data = Mapping[str, Mapping[str, Mapping[Any, Sequence[float]]]]  # panel -> series -> x -> a value for each seed
 Grid = Mapping[str, Mapping[str, Features]]  # row -> column -> features
 Value = Callable[[Metrics], float | None]
@@ -95,11 +96,11 @@ def draw_by_domain(groups: Runs, domains: Sequence[str] | None = None) -> Figure
     return _draw_panels(panels, ACCURACY, columns={1: 4, 6: 3}.get(most, min(most, 5)))
 
 
-def curve(runs: Iterable[RunDirectory], value: Value) -> Curve:
+def curve(runs: Iterable[Run], value: Value) -> Curve:
     """Average a value over the runs, round by round; a mean over fewer sites than the run has is none."""
     found: dict[int, list[float]] = {}
     for run in runs:
-        for line in with_whole_means(run.metrics()):
+        for line in with_whole_means(run.rounds):
             if (number := value(line)) is not None:
                 found.setdefault(line["round"], []).append(number)
     rounds = sorted(found)
@@ -111,9 +112,9 @@ def spread(values: Sequence[float]) -> float | None:
     return statistics.stdev(values) if len(values) > 1 else None
 
 
-def domains_of(group: Mapping[str, Sequence[RunDirectory]]) -> list[str]:
+def domains_of(group: Mapping[str, Sequence[Run]]) -> list[str]:
     """The domains that the runs of a group were tested on."""
-    lines = (line for runs in group.values() for run in runs for line in run.metrics())
+    lines = (line for runs in group.values() for run in runs for line in run.rounds)
     return list(dict.fromkeys(domain for line in lines for domain in line.get("accuracy", {})))
 
 
@@ -298,7 +299,7 @@ def _draw_cell(ax: Axes, mode: str, look: Mapping[str, Look], features: Features
 
 
 def figure_of(
-    runs: Sequence[RunDirectory],
+    runs: Sequence[Run],
     kind: str,
     path: Path,
     *,
@@ -319,7 +320,7 @@ def figure_of(
 
 
 def _first_features(
-    group: Mapping[str, Sequence[RunDirectory]], limit: int, domains: Sequence[str] | None
+    group: Mapping[str, Sequence[Run]], limit: int, domains: Sequence[str] | None
 ) -> dict[str, Features]:
     """Features of each method's first seed: of the global model, or of the first client's of each domain."""
     found = {}
@@ -337,9 +338,9 @@ def _first_features(
     }
 
 
-def finished_groups(runs: Iterable[RunDirectory]) -> dict[str, dict[str, list[RunDirectory]]]:
+def finished_groups(runs: Iterable[Run]) -> dict[str, dict[str, list[Run]]]:
     """The finished runs, arranged as in a table, with names that a figure can show."""
-    done = [run for run in runs if run.summary() is not None]
+    done = [run for run in runs if run.finished is not None]
     if not done:
         raise UserError("no run is finished yet: a figure needs at least one (see `protolith resume`).")
     return {

@@ -23,6 +23,7 @@ Metrics = dict[str, Any]
 FORMAT = 1  # of summary.json; a later version that changes it raises the number
 METRICS_FORMAT = 2  # of a line of metrics.jsonl; in the first, which says no number, rounds count from 0
 LOCK, HOLDER = ".lock", ".holder.json"
+MODEL = "model.safetensors"  # the global one
 METRICS_BYTES = 4 << 30  # of metrics.jsonl
 
 

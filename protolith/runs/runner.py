@@ -4,8 +4,6 @@ import time
 from pathlib import Path
 
 from protolith import files
-from protolith.data.domain import Task
-from protolith.data.tasks import load_task
 from protolith.engines.in_process import InProcessEngine
 from protolith.engines.local import LocalEngine
 from protolith.errors import DiskRefused, Interrupted, UserError
@@ -23,7 +21,8 @@ from protolith.runs.accounting import Account, refuse_unaccountable, sentences_o
 from protolith.runs.checkpoints import Checkpoints
 from protolith.runs.config import RunConfig, complete_for, validated
 from protolith.runs.diagnostics import FOLDER, PrototypeLog, write_tests
-from protolith.runs.directory import Metrics, RunDirectory
+from protolith.runs.directory import MODEL, Metrics, RunDirectory
+from protolith.runs.run import task_of
 from protolith.runs.starting import Start, starting_weights
 from protolith.runs.summary import summarise
 
@@ -52,7 +51,7 @@ def start(config: RunConfig, out: Path, observer: Observer) -> RunDirectory:
     _refuse_elsewhere(config)
     refuse_absent_device(config)
     refuse_unaccountable(config)
-    task = _load(config, observer)
+    task = task_of(config, observer.say)
     config = complete_for(config, task)
     workplace = Workplace(config, task)  # refuses what cannot work before anything is written
     stopping.refuse_unsuitable(config, which_models(config, workplace.method.server))  # and so does this
@@ -79,7 +78,7 @@ def resume(path: Path, observer: Observer, workers: int | None = None) -> RunDir
     for plugin in config.plugins:
         load_plugin(plugin)
     validated(registry.get_method(config.method).params, config.params, "params.")
-    go_on(directory, config, Workplace(config, _load(config, observer)), observer)
+    go_on(directory, config, Workplace(config, task_of(config, observer.say)), observer)
     return directory
 
 
@@ -101,17 +100,6 @@ def free_directory(config: RunConfig, parent: Path) -> Path:
     while path.exists():
         path, number = parent / f"{stem}-{number}", number + 1
     return path
-
-
-def _load(config: RunConfig, observer: Observer) -> Task:
-    return load_task(
-        config.task,
-        data=Path(config.data) if config.data else None,
-        size=config.size,
-        progress=observer.say,
-        skip_bad=config.skip_bad,
-        fit=config.model.fit,
-    )
 
 
 def go_on(
@@ -280,7 +268,7 @@ def _finish(
 def _write_models(directory: RunDirectory, workplace: Workplace, coordinator: Coordinator) -> None:
     """Write the models: the global one, and the aggregated clients' own (those after training are written by then)."""
     if coordinator.server.evaluates == "global":
-        write_global_model(directory.path / "model.safetensors", workplace, coordinator)
+        write_global_model(directory.path / MODEL, workplace, coordinator)
     if coordinator.tested == "aggregated":
         for client in sorted(coordinator.progress.memories):
             record = coordinator.own_weights(client)

@@ -8,7 +8,7 @@ from protolith.use.trained import Trained
 
 def model_card(trained: Trained, known: Familiarity | None, file: str, difference: float | None) -> str:
     """Write a model card from what the run directory holds; nothing is claimed that is not in it."""
-    config, summary = trained.config, trained.run.summary() or {}
+    config, summary = trained.config, trained.run.finished or {}
     parts = [
         f"# {file}",
         f"A {trained.saved.name} of width {trained.saved.width} that tells {len(trained.classes)} classes apart: "

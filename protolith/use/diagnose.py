@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from protolith.data.domain import Task
-from protolith.data.protocols import allocate, partition_of, select
+from protolith.data.protocols import partition_of, select
 from protolith.data.sources.found import Progress, listed, silent
 from protolith.errors import UserError
 from protolith.prototypes import finch
-from protolith.runs.directory import RunDirectory
+from protolith.runs.run import Run
 from protolith.use.familiarity import FALSE_ALARMS, Familiarity, familiarity_of
 from protolith.use.text import columns
 from protolith.use.trained import Trained, open_trained
@@ -123,7 +123,7 @@ class Diagnosis:
         return "\n".join(lines)
 
 
-def diagnose(run: RunDirectory, unseen: Sequence[RunDirectory] = (), progress: Progress = silent) -> Diagnosis:
+def diagnose(run: Run, unseen: Sequence[Run] = (), progress: Progress = silent) -> Diagnosis:
     """Diagnose a finished run whose images are at hand; `unseen` are leave-one-site-out runs."""
     trained = open_trained(run)
     known = familiarity_of(trained, progress)
@@ -141,7 +141,7 @@ def diagnose(run: RunDirectory, unseen: Sequence[RunDirectory] = (), progress: P
 
 def _sites(trained: Trained, task: Task, known: Familiarity, between: Tensor) -> list[SiteDiagnosis]:
     tests: dict[str, list[Tensor]] = {}
-    for test in allocate(task, trained.config.protocol, trained.config.seed).tests:
+    for test in trained.run.allocation.tests:
         tests.setdefault(test.domain, []).append(test.rows)
     held = dict(zip(known.sites, known.counts.sum(dim=1).tolist(), strict=True))
     away = _away(known, between)
@@ -264,14 +264,14 @@ def _groups(points: Tensor, sites: Sequence[str]) -> tuple[tuple[str, ...], ...]
     )
 
 
-def _expectation(trained: Trained, unseen: Sequence[RunDirectory]) -> Expectation | None:
+def _expectation(trained: Trained, unseen: Sequence[Run]) -> Expectation | None:
     if not unseen:
         return None
     found: dict[str, list[float]] = {}
     differs: set[str] = set()
     ours = _compared(trained.config.model_dump())
     for run in unseen:
-        config, summary = run.config(), run.summary()
+        config, summary = run.config, run.finished
         if not partition_of(config.protocol).unseen:
             raise UserError(f"--unseen {run.path}: its protocol is '{config.protocol.name}', not 'unseen'.")
         if summary is None:

@@ -19,7 +19,7 @@ from protolith.files import write_bytes, write_text
 from protolith.methods.registry import classify
 from protolith.models.spec import spec_of
 from protolith.records import Record, clone
-from protolith.runs.directory import RunDirectory
+from protolith.runs.run import Run
 from protolith.use.card import model_card
 from protolith.use.familiarity import FALSE_ALARMS, JUDGE, Familiarity, familiarity_of
 from protolith.use.trained import Trained, looks_of, open_trained
@@ -52,7 +52,7 @@ class _Whole(nn.Module):
         return self.model.head(features), features, looks  # type: ignore[operator]
 
 
-def export(run: RunDirectory, to: str, out: Path, progress: Progress = silent) -> Exported:
+def export(run: Run, to: str, out: Path, progress: Progress = silent) -> Exported:
     """Write a run's global model in another format, and MODEL_CARD.md beside it."""
     if to not in FORMATS:
         raise unknown("format in --to", to, FORMATS)

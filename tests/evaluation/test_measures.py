@@ -15,6 +15,7 @@ from protolith.experiments.table import build_tables
 from protolith.federation.local_update import Workplace
 from protolith.runs import runner
 from protolith.runs.config import complete_for, resolve
+from protolith.runs.run import Run
 from protolith.runs.runner import Observer
 
 BOTH = [Accuracy(), PerClass()]
@@ -160,7 +161,7 @@ def test_a_measure_of_ones_own_is_one_file_and_reaches_workers_summary_and_table
         here = runner.start(resolve([{**given, "workers": 0}]), tmp_path / "here", Observer())
         value = run.summary()["measures"]["surety"]
         assert 100 <= value["mean"] <= 1000 and value == here.summary()["measures"]["surety"]
-        table = build_tables([run], "surety")[0]
+        table = build_tables([Run(run.path)], "surety")[0]
         assert table.columns == [*run.summary()["accuracy"], "by images", "mean"]
         assert table.rows[0].mean("by images") == value["by_images"]
     finally:
@@ -168,9 +169,9 @@ def test_a_measure_of_ones_own_is_one_file_and_reaches_workers_summary_and_table
 
 
 def test_the_table_by_images(tmp_path):
-    run = runner.start(resolve([settings()]), tmp_path / "run", Observer())
+    run = Run(runner.start(resolve([settings()]), tmp_path / "run", Observer()).path)
     table = build_tables([run], "images")[0]
     assert table.columns == ["by images", "mean"]
-    assert table.rows[0].mean("by images") == run.summary()["by_images"]
+    assert table.rows[0].mean("by images") == run.summary["by_images"]
     with pytest.raises(UserError, match="no such values"):
         build_tables([run], "cross")

@@ -14,6 +14,7 @@ from protolith.experiments.render import latex_safe, render
 from protolith.experiments.table import Row, Table, build_tables
 from protolith.runs.config import resolve
 from protolith.runs.directory import RunDirectory
+from protolith.runs.run import Run
 
 
 @pytest.fixture
@@ -34,7 +35,7 @@ def make(tmp_path):
                 "seconds": 5.0,
             }  # fmt: skip
             run.write_summary(summary)
-        return run
+        return Run(run.path)
 
     return write
 
@@ -148,6 +149,6 @@ def test_latex_compiles(tmp_path):
 def test_runs_of_different_versions_are_said_in_one_line(make):
     runs = [make("a", {"x": 1.0}), make("b", {"x": 2.0}, method="fpl"), make("c", {"x": 3.0}, seed=1)]
     for run, version in zip(runs, ("0.1.0", "0.1.0", "0.2.0"), strict=True):
-        run.write_summary({**run.summary(), "versions": {"protolith": version, "python": "3.11"}})
+        run.directory.write_summary({**run.summary, "versions": {"protolith": version, "python": "3.11"}})
     assert build_tables(runs)[0].footer == ["runs of different code: protolith 0.1.0 and 0.2.0"]
     assert build_tables(runs[:2])[0].footer == []

@@ -24,6 +24,7 @@ from protolith.report.page.build import write_report
 from protolith.runs import runner
 from protolith.runs.config import complete_for, resolve
 from protolith.runs.directory import RunDirectory
+from protolith.runs.run import Run
 from protolith.runs.runner import Observer
 
 SITES = ["pen", "photo", "print"]
@@ -180,7 +181,7 @@ def test_a_site_that_died_is_named_on_screen_in_summary_table_and_report(images,
     last = lines[0]["accuracy"]["print"]
     assert summary["absent"] == {"print": {"last": 1, "accuracy": last, "missed": [2, 3, 4]}}
     said = f"print was not tested in round(s) 2 to 4 and is not in the mean; last tested in round 1, with {last:.2f} %"
-    (table,) = build_tables([run])
+    (table,) = build_tables([Run(run.path)])
     assert table.columns == [*SITES, "mean"] and table.rows[0].label == "FedAvg ‡"
     assert cell(table.rows[0], "print") == "–" and f"‡ fedavg, seed 0: {said}" in table.footer
     assert capsys.readouterr().err.count(" without print (pen ") == 3

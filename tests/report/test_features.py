@@ -22,6 +22,7 @@ from protolith.report.features import (
 )
 from protolith.runs.config import complete_for, resolve
 from protolith.runs.directory import RunDirectory
+from protolith.runs.run import Run
 
 WIDTH = 2
 LENGTH = 8 * WIDTH
@@ -47,7 +48,7 @@ def make_run(tmp_path):
         path = run.path / file
         path.parent.mkdir(exist_ok=True)
         records.write(path, {**weights(seed), **records.with_prefix("knowledge", knowledge or {})}, about=about())
-        return run
+        return Run(run.path)
 
     return make
 
@@ -189,7 +190,7 @@ def test_only_some_domains_in_the_order_given():
 def test_protocol_local_tests_the_clients_own_parts(make_run):
     run = make_run("r", protocol="local")
     found = collect_features(run, limit=100_000)
-    tests = allocate(load_task("mini"), run.config().protocol, 0).tests
+    tests = allocate(load_task("mini"), run.config.protocol, 0).tests
     for index, name in enumerate(found.domain_names):
         rows = sorted(row for test in tests if test.domain == name for row in test.rows.tolist())
         assert found.rows[found.domains == index].tolist() == rows
@@ -213,8 +214,8 @@ def test_a_clients_own_model(make_run):
 
 def test_the_first_client_that_has_a_model_stands_for_its_domain(make_run):
     run = make_run("r", "fedbn", file="models/pen-2.safetensors")
-    protocol = run.config().protocol.model_copy(update={"clients": {"pen": 3, "photo": 0, "print": 1}})
-    changed = run.config().model_copy(update={"protocol": protocol})
+    protocol = run.config.protocol.model_copy(update={"clients": {"pen": 3, "photo": 0, "print": 1}})
+    changed = run.config.model_copy(update={"protocol": protocol})
     other = RunDirectory.create(run.path.parent / "other", changed)
     (other.path / "models").mkdir()
     for name in ("pen-3", "pen-2", "print*-1", "round-000001", "street-1"):

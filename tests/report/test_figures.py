@@ -15,6 +15,7 @@ from protolith.report import figures, style
 from protolith.report.features import Features, Prototypes
 from protolith.runs.config import complete_for, resolve
 from protolith.runs.directory import RunDirectory
+from protolith.runs.run import Run
 
 
 @pytest.fixture
@@ -29,7 +30,7 @@ def make_run(tmp_path):
             run.append_metrics({"round": index + 1, **tested, "loss": {"ce": 1.0 / (index + 1)}})
         if finished:
             run.write_summary({"seed": config.seed})
-        return run
+        return Run(run.path)
 
     return make
 
@@ -252,7 +253,7 @@ def test_runs_that_differ_are_labelled_by_what_they_differ_in(make_run):
         make_run("i1-lr", rounds, method="i2pfl", params={"lambda_intra": 1}, training={"lr": 0.5}),
         make_run("a", rounds),
     ]
-    lr = runs[0].config().training.lr
+    lr = runs[0].config.training.lr
     (group,) = figures.finished_groups(runs).values()
     assert {label: [run.path.name for run in found] for label, found in group.items()} == {
         f"I2PFL, lr={lr}, lambda_intra=1.0": ["i1", "i1-1"],

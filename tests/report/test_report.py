@@ -420,10 +420,10 @@ def test_attacks_flags_and_who_sits_out_are_events(tiny, page, tmp_path):
     runs = {kind: pl.fit(out=tmp_path / kind, attack=attack, **settings) for kind, attack in attacks.items()}
     text = page()[0].text
     assert "Run nan: simulated attack: nan by 25% of the clients." in text
-    liar = runs["nan"].metrics[0]["rejected"][0]["client"]
+    liar = runs["nan"].rounds[0]["rejected"][0]["client"]
     assert f"Run nan, round 3: {liar}'s upload was rejected: weight" in text
     assert f"Run nan: clients sat out after rejected uploads ({liar} from round 4 on)." in text
-    flags = [flag["what"] for line in runs["scale"].metrics for flag in line["flagged"] if flag["client"] == liar]
+    flags = [flag["what"] for line in runs["scale"].rounds for flag in line["flagged"] if flag["client"] == liar]
     assert "weights" in flags
     assert (
         f"{liar}'s weights {flags.count('weights')} times" in text.split("Run scale: norms far beyond the others'")[1]

@@ -14,9 +14,9 @@ from protolith.use.trained import open_trained
 
 
 def test_a_diagnosis_is_true_to_the_run(run):
-    found = diagnose(run.directory)
+    found = diagnose(run)
     task = load_task(run.config.task)
-    assert {site.site: site.accuracy for site in found.sites} == pytest.approx(run.metrics[-1]["accuracy"])
+    assert {site.site: site.accuracy for site in found.sites} == pytest.approx(run.rounds[-1]["accuracy"])
     assert [site.accuracy for site in found.sites] == sorted(site.accuracy for site in found.sites)
     for site in found.sites:
         domain = task.by_name[site.site]
@@ -30,7 +30,7 @@ def test_a_diagnosis_is_true_to_the_run(run):
 
 
 def test_distances_by_a_plain_loop(run):
-    found, known = diagnose(run.directory), familiarity_of(open_trained(run.directory))
+    found, known = diagnose(run), familiarity_of(open_trained(run))
     precision = known.whitening @ known.whitening.T
     a, b = (known.prototypes[place, 0].double() for place in (0, 2))
     expected = float(torch.sqrt((a - b) @ precision @ (a - b) / len(a)))

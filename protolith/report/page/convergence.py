@@ -6,9 +6,10 @@ from dataclasses import replace
 from protolith.report.figures import ACCURACY, curve
 from protolith.report.page.html import Html, join, plot_text, select, tag
 from protolith.report.page.plots import Figures, Trace, View, line_and_band, rounds_axis
-from protolith.report.page.study import Run, Setting, Study
+from protolith.report.page.study import Setting, Study
 from protolith.runs.attendance import lacking, sites_of, spans
 from protolith.runs.directory import Metrics
+from protolith.runs.run import Run
 
 
 def convergence(study: Study, figures: Figures) -> Html:
@@ -42,7 +43,7 @@ def _view(setting: Setting, domain: str | None) -> View:
 
     data: list[Trace] = []
     for label, runs in setting.methods.items():
-        found = curve([run.directory for run in runs], value)
+        found = curve(runs, value)
         parts = _means_of_fewer(runs) if domain is None else {}
         if found.rounds:
             line = line_and_band(label, setting.looks[label], found.rounds, found.means, found.spreads)
@@ -55,7 +56,7 @@ def _view(setting: Setting, domain: str | None) -> View:
     data.sort(key=lambda trace: "fill" not in trace)  # no band lies over a line
     title = f"{ACCURACY}, {plot_text(domain) if domain else 'mean of all domains'}"
     layout = {
-        "xaxis": rounds_axis(max(len(run.metrics) for run in setting.runs)),
+        "xaxis": rounds_axis(max(len(run.rounds) for run in setting.runs)),
         "yaxis": {"title": {"text": title}},
         "hovermode": "x unified",
         "showlegend": True,
@@ -67,8 +68,8 @@ def _means_of_fewer(runs: Sequence[Run]) -> dict[str, dict[int, float]]:
     """The rounds whose mean lacks sites, by the names of these: the mean of the seeds that lack the same."""
     found: dict[str, dict[int, list[float]]] = {}
     for run in runs:
-        sites = sites_of(run.metrics)
-        for line in run.metrics:
+        sites = sites_of(run.rounds)
+        for line in run.rounds:
             if away := lacking(line, sites):
                 part = found.setdefault(", ".join(away), {})
                 part.setdefault(line["round"], []).append(float(line["mean"]))
@@ -100,7 +101,7 @@ def _incomplete(setting: Setting) -> Html:
 
 def _unequal(setting: Setting) -> Html:
     """Say where a line is the mean of fewer seeds than another."""
-    lengths = {run.path.name: len(run.metrics) for run in setting.runs}
+    lengths = {run.path.name: len(run.rounds) for run in setting.runs}
     if len(set(lengths.values())) < 2:
         return Html()
     most = max(lengths.values())

@@ -5,8 +5,9 @@ from collections.abc import Sequence
 
 from protolith.report.page.html import Html, join, plot_text, table, tag
 from protolith.report.page.plots import Figures, Trace, View, swatch
-from protolith.report.page.study import Run, Setting, Study
+from protolith.report.page.study import Setting, Study
 from protolith.report.style import BLUE, GREY, ORANGE, RED, SKY
+from protolith.runs.run import Run
 
 PHASES = {"train": BLUE, "evaluate": ORANGE, "checkpoint": GREY}
 HEAD = ["method", "MB down", "MB up", "s training", "s testing", "s checkpoint", "s in all", "images/s"]
@@ -18,7 +19,7 @@ def cost(study: Study, figures: Figures) -> Html:
 
 
 def _setting(setting: Setting, figures: Figures, named: bool) -> Html:
-    held = {label: found for label, runs in setting.methods.items() if (found := [run for run in runs if run.metrics])}
+    held = {label: found for label, runs in setting.methods.items() if (found := [run for run in runs if run.rounds])}
     title = tag("h3", setting.title) if named else ""
     if not held:
         return join([title, tag("p", "No round is done yet.", class_="missing")])
@@ -73,12 +74,12 @@ def _row(runs: Sequence[Run]) -> list[str]:
 
 
 def _mb(runs: Sequence[Run], key: str) -> float:
-    return statistics.fmean(line.get(key, 0) for run in runs for line in run.metrics) / 1e6
+    return statistics.fmean(line.get(key, 0) for run in runs for line in run.rounds) / 1e6
 
 
 def seconds(runs: Sequence[Run], phase: str) -> float | None:
     """Mean seconds of a phase in a round."""
-    found = [line["seconds"][phase] for run in runs for line in run.metrics if phase in line.get("seconds", {})]
+    found = [line["seconds"][phase] for run in runs for line in run.rounds if phase in line.get("seconds", {})]
     return statistics.fmean(found) if found else None
 
 
@@ -86,7 +87,7 @@ def images_per_second(runs: Sequence[Run]) -> float | None:
     """Training images that went through the network in a second of training, all clients together."""
     images = time = 0.0
     for run in runs:
-        for line in run.metrics:
+        for line in run.rounds:
             if "images" in line and line.get("seconds", {}).get("train"):
                 images += line["images"] * run.config.training.epochs
                 time += line["seconds"]["train"]

@@ -10,9 +10,10 @@ from torch import Tensor
 
 from protolith.report.page.html import Html, join, select, table, tag
 from protolith.report.page.plots import SYMBOLS, Figures, Trace, View, heat_map, legend, rounds_axis
-from protolith.report.page.study import Run, Setting, Study
+from protolith.report.page.study import Setting, Study
 from protolith.report.style import point_looks
 from protolith.runs.diagnostics import Made, Prototypes
+from protolith.runs.run import Run
 
 CLASSES = 12  # classes that have a map of their own
 
@@ -25,7 +26,7 @@ def prototypes(study: Study, figures: Figures) -> Html:
 def _setting(setting: Setting, figures: Figures, named: bool) -> Html:
     level = "h4" if named else "h3"
     title = tag("h3", setting.title) if named else ""
-    held = setting.first_with("prototypes")
+    held = setting.first_with(lambda run: run.prototypes)
     without = [label for label in setting.methods if label not in held]
     said = tag("p", f"No prototypes of {', '.join(without)}: {_reason(setting, without)}", class_="missing")
     if not held:

@@ -11,9 +11,10 @@ from protolith.report.features import Embedding, Features, Prototypes, embed
 from protolith.report.page.html import Html, join, select, tag
 from protolith.report.page.pictures import Thumbnails
 from protolith.report.page.plots import SYMBOLS, Figures, Trace, View, legend
-from protolith.report.page.study import Run, Setting, Study
+from protolith.report.page.study import Setting, Study
 from protolith.report.style import GREY, INK, Look, point_looks
 from protolith.runs.diagnostics import FOLDER, TESTS, Tests
+from protolith.runs.run import Run
 
 PANELS = 12  # methods of a setting that are embedded
 MOST = 200  # clients' prototypes in a panel
@@ -29,7 +30,7 @@ def space(study: Study, figures: Figures) -> Html:
 
 def _setting(setting: Setting, figures: Figures, named: bool) -> Html:
     title = tag("h3", setting.title) if named else ""
-    held = setting.first_with("tests")
+    held = setting.first_with(lambda run: run.tests)
     if not held:
         words = "No features were saved: the runs are not finished, or were run without diagnostics."
         return join([title, tag("p", words, class_="missing")])

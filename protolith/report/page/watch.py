@@ -61,8 +61,8 @@ class Watched:
 def standing(study: Study) -> str:
     """How far the runs are, in one line."""
     runs = list(study.runs)
-    done = sum(run.summary is not None for run in runs)
-    rounds, of = sum(len(run.metrics) for run in runs), sum(run.config.rounds for run in runs)
+    done = sum(run.finished is not None for run in runs)
+    rounds, of = sum(len(run.rounds) for run in runs), sum(run.config.rounds for run in runs)
     return f"{done} of {len(runs)} runs finished, {rounds} of {of} rounds; updated at {time.strftime('%H:%M:%S')}."
 
 
