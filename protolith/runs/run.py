@@ -14,6 +14,9 @@ from protolith.data.tasks import load_task
 from protolith.errors import UserError
 from protolith.methods.registry import Method, get_method, load_plugin
 from protolith.models.saved import Saved, open_model
+from protolith.records import BadRecord
+from protolith.runs import allocation
+from protolith.runs.allocation import Kept
 from protolith.runs.config import RunConfig
 from protolith.runs.diagnostics import Made, Prototypes, Tests, read_prototypes, read_shown, read_tests
 from protolith.runs.directory import MODEL, Metrics, RunDirectory
@@ -72,12 +75,30 @@ class Run:
         if self.config.engine == "flower":
             raise UserError("the run's images are at its sites and not here.")
         self._load_plugins()
-        return task_of(self.config, progress)
+        task = task_of(self.config, progress)
+        if self._kept and self._kept.sizes != allocation.sizes_of(task):
+            raise UserError(f"task {task.name} now has other images than when {self.path} was run.")
+        return task
 
     @cached_property
     def allocation(self) -> Allocation:
-        """Who held which images, and what was tested."""
+        """Who held which images, and what was tested: as it was written down, or of an older run worked out again."""
+        if self._kept:
+            return self._kept.allocation
         return allocate(self.task(), self.config.protocol, self.config.seed)
+
+    @cached_property
+    def _kept(self) -> Kept | None:
+        try:
+            kept = Kept.read(self.path / allocation.FILE)
+        except FileNotFoundError:
+            return None
+        except BadRecord:
+            kept = None
+        known = (self.finished or {}).get("allocation")
+        if kept is None or (known and known != allocation.digest(self.path)):
+            raise UserError(f"{self.path / allocation.FILE} is damaged: who held which images is not known.")
+        return kept
 
     def saved_model(self, file: Path | None = None) -> Saved:
         """A model of its own, the global one unless a file is named, with what its method knows."""

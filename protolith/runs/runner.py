@@ -16,7 +16,7 @@ from protolith.methods.registry import load_plugin
 from protolith.models.registry import only_here
 from protolith.models.saved import write_model
 from protolith.records import BadRecord, nbytes
-from protolith.runs import stopping
+from protolith.runs import allocation, stopping
 from protolith.runs.accounting import Account, refuse_unaccountable, sentences_of
 from protolith.runs.checkpoints import Checkpoints
 from protolith.runs.config import RunConfig, complete_for, validated
@@ -132,6 +132,7 @@ def _go_on(
     directory: RunDirectory, config: RunConfig, workplace: Workplace, observer: Observer, sites: Sites | None
 ) -> None:
     directory.remove_parts()
+    allocation.keep(directory.path, workplace.allocation, workplace.task)
     roster = workplace.roster  # asked for while the network that the seed drew is at hand
     began_from = starting_weights(config, workplace)
     server = workplace.server(began_from.weights)

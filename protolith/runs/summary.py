@@ -8,7 +8,7 @@ from protolith.errors import RunFailed
 from protolith.federation.coordinator import LAST, Coordinator
 from protolith.federation.local_update import Workplace
 from protolith.methods import registry
-from protolith.runs import attendance, stopping
+from protolith.runs import allocation, attendance, stopping
 from protolith.runs.accounting import summary_of
 from protolith.runs.config import RunConfig
 from protolith.runs.directory import Metrics, RunDirectory, versions
@@ -56,6 +56,7 @@ def summarise(
         "sitting_out": lines[-1].get("sitting_out", []),
         "seconds": sum(line["seconds"]["total"] for line in lines),
         "versions": versions(),
+        "allocation": allocation.digest(directory.path),
         **summary_of(lines),
     }
     if is_global and (absent := attendance.absences(lines, tested, coordinator.tested_domains())):

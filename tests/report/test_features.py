@@ -216,7 +216,7 @@ def test_the_first_client_that_has_a_model_stands_for_its_domain(make_run):
     run = make_run("r", "fedbn", file="models/pen-2.safetensors")
     protocol = run.config.protocol.model_copy(update={"clients": {"pen": 3, "photo": 0, "print": 1}})
     changed = run.config.model_copy(update={"protocol": protocol})
-    other = RunDirectory.create(run.path.parent / "other", changed)
+    other = Run(RunDirectory.create(run.path.parent / "other", changed).path)
     (other.path / "models").mkdir()
     for name in ("pen-3", "pen-2", "print*-1", "round-000001", "street-1"):
         records.write(other.path / "models" / f"{name}.safetensors", {}, about=about())

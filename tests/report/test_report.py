@@ -27,6 +27,7 @@ from protolith.report.page.study import read_study
 from protolith.runs.config import complete_for, resolve
 from protolith.runs.diagnostics import FOLDER, TESTS, read_prototypes, read_tests
 from protolith.runs.directory import RunDirectory
+from protolith.runs.run import Run
 
 
 class Reader(HTMLParser):
@@ -482,12 +483,12 @@ def test_a_line_of_bars(values, shown):
 def test_the_line_of_bars_has_gaps_where_not_all_sites_were_tested_and_says_so(make_run, metrics_line, capsys):
     """Accuracies of the three rounds before: 22.5, 29.5 and 36.5 on both sites."""
     run = make_run("run", diagnostics=False)
-    result.show(run, as_json=False)
+    result.show(Run(run.path), as_json=False)
     assert "accuracy by round  22.5 ▁▅█ 36.5\n" in capsys.readouterr().out
     for round_, found in ((3, {"pen": 90.0}), (4, {"pen": 40.0, "photo": 40.0})):
         run.append_metrics(metrics_line(round_, found))
     run.append_metrics({key: value for key, value in metrics_line(5, {"pen": 1.0}).items() if key in ("round", "loss")})
-    result.show(run, as_json=False)
+    result.show(Run(run.path), as_json=False)
     assert (
         "accuracy by round  22.5 ▁▄▇ █ 40.0 (a gap: a round in which not all sites were tested)\n"
         in capsys.readouterr().out
