@@ -283,7 +283,7 @@ def test_folder_errors_name_the_thing(tmp_path):
     with pytest.raises(UserError, match=r"domain 'north' in '.*north' has other classes than its task: it lacks 'dog'"):
         folder.find(tmp_path / "north", "north").rows(("cat", "dog"))
     (tmp_path / "north" / "cat").rename(tmp_path / "west")
-    with pytest.raises(UserError, match=r"domain 'west' in .* holds images but no class folders"):
+    with pytest.raises(UserError, match=r"site 'west' in .* holds images but no class folders"):
         folder.find(tmp_path / "west", "west")
 
 

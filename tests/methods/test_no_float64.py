@@ -5,6 +5,7 @@ import torch
 from no_float64 import MPS, WithoutFloat64
 
 from protolith.evaluation.accuracy import Chunk
+from protolith.evaluation.measures import to_plain
 from protolith.federation import local_update
 from protolith.federation.local_update import Workplace
 from protolith.methods.registry import all_methods
@@ -62,8 +63,8 @@ def test_a_client_trains_and_is_tested_on_a_device_without_float64(case, task):
             assert all(device.holds(parameter) for parameter in on_device.model.parameters())
             sent = [t for u, memory in found for t in (*u.weights.values(), *u.knowledge.values(), *memory.values())]
             assert not any(device.holds(tensor) for tensor in sent)
-            correct = on_device.count_correct(server.weights, server.knowledge, chunk)
-        assert correct == on_cpu.count_correct(server.weights, server.knowledge, chunk)
+            counted = on_device.count(server.weights, server.knowledge, chunk)
+        assert to_plain(counted) == to_plain(on_cpu.count(server.weights, server.knowledge, chunk))
         for (upload, memory), (same, kept) in zip(found, expected, strict=True):
             assert upload.metrics == pytest.approx(same.metrics, rel=1e-4)
             like = {**same.weights, **same.knowledge, **kept}
