@@ -89,7 +89,7 @@ def common(arguments: argparse.Namespace, seed: int) -> dict[str, Any]:
 def accuracies(configs: list[RunConfig], outcomes: list[Outcome]) -> list[float]:
     """The mean accuracy of each finished seed."""
     summaries = [Run(o.path).finished for o in outcomes if o.config in configs and o.state == "done"]
-    return [summary["mean"] for summary in summaries if summary]
+    return [summary.mean for summary in summaries if summary]
 
 
 def write_csv(path: Path, found: dict[Key, list[float]]) -> None:

@@ -23,7 +23,7 @@ def show_all(outcomes: Sequence[Outcome], as_json: bool) -> None:
     """Print what is done as one table."""
     runs = [Run(outcome.path) for outcome in outcomes]
     if as_json:
-        print_json([run.finished for run in runs if run.finished])
+        print_json([run.finished.to_json() for run in runs if run.finished])
     elif any(outcome.state == "done" for outcome in outcomes):
         print(render(build_tables(runs), "text"), end="")
 
@@ -43,7 +43,7 @@ def name_failed(outcomes: Sequence[Outcome]) -> None:
 def show(run: Run, as_json: bool, page: Path | None = None) -> None:
     """Print a run's result."""
     if as_json:
-        print_json(run.finished)
+        print_json(run.summary.to_json())
     else:
         print(render(build_tables([run]), "text"), end="")
         print(f"accuracy by round  {_by_round(run)}")
@@ -59,7 +59,7 @@ def _next(run: Run) -> list[str]:
 
 def _by_round(run: Run) -> str:
     """The mean of each tested round as a line of bars, over all sites or not at all."""
-    means = [line.get("mean") for line in with_whole_means(run.rounds) if "accuracy" in line]
+    means = [line.mean for line in with_whole_means(run.rounds) if line.tested]
     gaps = " (a gap: a round in which not all sites were tested)" if None in means else ""
     return f"{sparkline(means)}{gaps}"
 

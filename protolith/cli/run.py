@@ -95,7 +95,7 @@ def run(
             watcher.close()
         page = result.write_page(done.path) if report else None
     if compared and json:
-        print_json({**done.summary, "baselines": compared.plain()})
+        print_json({**done.summary.to_json(), "baselines": compared.plain()})
         return
     result.show(done, json, page)
     if compared:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from protolith.data.protocols import TestSet
 from protolith.evaluation.measures import ACCURACY, Counts, Measure, added, results
@@ -136,11 +136,31 @@ def spread(accuracy: Mapping[str, float]) -> float:
     return max(accuracy.values()) - min(accuracy.values())
 
 
-def reached(lines: Sequence[Mapping[str, Any]], target: float) -> tuple[int, int] | None:
+class Progress(Protocol):
+    """What a round has come to, and what it cost."""
+
+    @property
+    def round(self) -> int:
+        """Its number."""
+
+    @property
+    def mean(self) -> float | None:
+        """The mean accuracy, where it was tested."""
+
+    @property
+    def bytes_down(self) -> int:
+        """Bytes that were sent to the clients."""
+
+    @property
+    def bytes_up(self) -> int:
+        """Bytes that the clients sent."""
+
+
+def reached(lines: Sequence[Progress], target: float) -> tuple[int, int] | None:
     """After how many rounds, and bytes down and up, the mean accuracy was at least the target for the first time."""
     sent = 0
     for line in lines:
-        sent += line["bytes_down"] + line["bytes_up"]
-        if line.get("mean", -1.0) >= target:
-            return line["round"], sent
+        sent += line.bytes_down + line.bytes_up
+        if line.mean is not None and line.mean >= target:
+            return line.round, sent
     return None

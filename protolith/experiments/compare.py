@@ -60,8 +60,8 @@ def _variants(members: Sequence[Member]) -> Group:
 
 def _codes(members: Sequence[Member]) -> list[dict[str, str]]:
     """The content of each run's plug-ins, as far as it tells runs apart; one under way has not said it yet."""
-    summaries = [(run.finished if config.plugins else None) or {} for run, config in members]
-    codes: list[dict[str, str]] = [summary.get("plugins", {}) for summary in summaries]
+    summaries = [run.finished if config.plugins else None for run, config in members]
+    codes = [summary.plugins if summary else {} for summary in summaries]
     held = {name: {code[name] for code in codes if name in code} for code in codes for name in code}
     return [{name: digest for name, digest in code.items() if len(held[name]) > 1} for code in codes]
 

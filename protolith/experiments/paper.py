@@ -16,10 +16,11 @@ from protolith.data.spec import all_tasks
 from protolith.errors import UserError, unknown
 from protolith.experiments.printed import printed_table
 from protolith.experiments.sweep import job_path
-from protolith.experiments.table import Row, Summary, Table, columns_of, footer, header, values_of
+from protolith.experiments.table import Row, Table, columns_of, footer, header, values_of
 from protolith.methods.registry import get_method
 from protolith.runs.config import RunConfig, merge, parse_set, read_toml, resolve, validated
 from protolith.runs.defaults import Tree
+from protolith.runs.result import Summary
 from protolith.runs.run import Run
 
 PAPERS = ("FPL", "I2PFL", "FedAPC", "FedCode")
@@ -252,5 +253,5 @@ def _values(experiment: Experiment, runs: Sequence[tuple[Run, Summary]]) -> Mapp
         return {name: values[name] for name in ordered}
     accuracy: dict[str, float] = {}
     for _, summary in runs:
-        accuracy |= summary["accuracy"]
+        accuracy |= summary.accuracy
     return {**accuracy, "mean": sum(accuracy.values()) / len(accuracy)}

@@ -171,7 +171,7 @@ class Job:
     def look(self) -> None:
         """Count the rounds that are done; the file is read only when it has changed."""
         if self.state == "done" and (summary := Run(self.path).finished):
-            self.rounds, self.accuracy = self.config.rounds, summary["mean"]
+            self.rounds, self.accuracy = self.config.rounds, summary.mean
             return
         file = self.path / "metrics.jsonl"
         with contextlib.suppress(OSError, ValueError):

@@ -14,6 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
+from pydantic import JsonValue
 
 from protolith.errors import UserError, unknown
 from protolith.experiments.compare import group_runs
@@ -21,13 +22,14 @@ from protolith.report import style
 from protolith.report.features import Embedding, Features, client_models, collect_features, embed
 from protolith.report.style import Look
 from protolith.runs.attendance import with_whole_means
-from protolith.runs.directory import MODEL, Metrics
+from protolith.runs.directory import MODEL
+from protolith.runs.round import Round
 from protolith.runs.run import Run
 
 Runs = Mapping[str, Mapping[str, Sequence[Run]]]  # panel -> method or variant -> a run for each seed
 Data = Mapping[str, Mapping[str, Mapping[Any, Sequence[float]]]]  # panel -> series -> x -> a value for each seed
 Grid = Mapping[str, Mapping[str, Features]]  # row -> column -> features
-Value = Callable[[Metrics], float | None]
+Value = Callable[[Round], float | None]
 
 ACCURACY = "accuracy (%)"
 COLOURINGS = ("class", "domain", "both")
@@ -102,7 +104,7 @@ def curve(runs: Iterable[Run], value: Value) -> Curve:
     for run in runs:
         for line in with_whole_means(run.rounds):
             if (number := value(line)) is not None:
-                found.setdefault(line["round"], []).append(number)
+                found.setdefault(line.round, []).append(number)
     rounds = sorted(found)
     return Curve(rounds, [statistics.fmean(found[r]) for r in rounds], [spread(found[r]) for r in rounds])
 
@@ -115,7 +117,7 @@ def spread(values: Sequence[float]) -> float | None:
 def domains_of(group: Mapping[str, Sequence[Run]]) -> list[str]:
     """The domains that the runs of a group were tested on."""
     lines = (line for runs in group.values() for run in runs for line in run.rounds)
-    return list(dict.fromkeys(domain for line in lines for domain in line.get("accuracy", {})))
+    return list(dict.fromkeys(domain for line in lines for domain in line.accuracy))
 
 
 def match_domain(given: str, held: Sequence[str]) -> str:
@@ -355,11 +357,11 @@ def _reader(value: str | Value | None, domain: str | None) -> Value:
         return value
     keys = (value or ("mean" if domain is None else "accuracy")).split(".") + ([] if domain is None else [domain])
 
-    def read(line: Metrics) -> float | None:
-        found: Any = line
+    def read(line: Round) -> float | None:
+        found: JsonValue = line.to_json()
         for key in keys:
             found = found.get(key) if isinstance(found, dict) else None
-        return float(found) if isinstance(found, int | float) else None
+        return float(found) if isinstance(found, int | float) and found == found else None
 
     return read
 

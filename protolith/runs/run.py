@@ -19,7 +19,9 @@ from protolith.runs import allocation
 from protolith.runs.allocation import Kept
 from protolith.runs.config import RunConfig
 from protolith.runs.diagnostics import Made, Prototypes, Tests, read_prototypes, read_shown, read_tests
-from protolith.runs.directory import MODEL, Metrics, RunDirectory
+from protolith.runs.directory import MODEL, RunDirectory
+from protolith.runs.result import Summary
+from protolith.runs.round import Round
 
 Held = TypeVar("Held")
 
@@ -48,17 +50,17 @@ class Run:
         return self._config.now()
 
     @property
-    def rounds(self) -> list[Metrics]:
+    def rounds(self) -> list[Round]:
         """What came of each round so far."""
         return self._rounds.now()
 
     @property
-    def finished(self) -> Metrics | None:
+    def finished(self) -> Summary | None:
         """The result; none while the run is not finished."""
         return self._finished.now()
 
     @property
-    def summary(self) -> Metrics:
+    def summary(self) -> Summary:
         """The result: means of the last five rounds."""
         if (summary := self.finished) is None:
             raise UserError(f"{self.path} is not finished: protolith.resume('{self.path}') goes on with it.")
@@ -95,7 +97,7 @@ class Run:
             return None
         except BadRecord:
             kept = None
-        known = (self.finished or {}).get("allocation")
+        known = self.finished.allocation if self.finished else ""
         if kept is None or (known and known != allocation.digest(self.path)):
             raise UserError(f"{self.path / allocation.FILE} is damaged: who held which images is not known.")
         return kept

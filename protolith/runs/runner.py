@@ -21,7 +21,9 @@ from protolith.runs.accounting import Account, refuse_unaccountable, sentences_o
 from protolith.runs.checkpoints import Checkpoints
 from protolith.runs.config import RunConfig, complete_for, validated
 from protolith.runs.diagnostics import FOLDER, PrototypeLog, write_tests
-from protolith.runs.directory import MODEL, Metrics, RunDirectory
+from protolith.runs.directory import MODEL, RunDirectory
+from protolith.runs.result import Summary
+from protolith.runs.round import Round
 from protolith.runs.run import task_of
 from protolith.runs.starting import Start, starting_weights
 from protolith.runs.summary import summarise
@@ -36,10 +38,10 @@ class Observer:
     def started(self, config: RunConfig, directory: RunDirectory, first_round: int, workers: int) -> None:
         """Hear that rounds begin, after so many that are done."""
 
-    def round_done(self, metrics: Metrics) -> None:
+    def round_done(self, done: Round) -> None:
         """Hear what came of a round, which counts from 1."""
 
-    def finished(self, summary: Metrics) -> None:
+    def finished(self, summary: Summary) -> None:
         """Hear the result."""
 
     def close(self) -> None:
@@ -223,8 +225,9 @@ def _rounds(
             prototypes.write(progress.round - 1, coordinator.server)
             metrics["seconds"]["checkpoint"] = writing
             metrics["seconds"]["total"] = time.perf_counter() - began + writing
-            stop.hear(metrics, coordinator)
-            directory.append_metrics(metrics)
+            done = Round.of(metrics)
+            stop.hear(done, coordinator)
+            directory.append_metrics(done.to_json())
             if progress.round in config.keep_models and coordinator.server.evaluates == "global":
                 write_global_model(directory.models / f"round-{progress.round:06d}.safetensors", workplace, coordinator)
             writing = 0.0
@@ -232,7 +235,7 @@ def _rounds(
                 before = time.perf_counter()
                 checkpoints.write(state, progress)
                 written, writing = progress.round, time.perf_counter() - before
-            observer.round_done(metrics)
+            observer.round_done(done)
     except KeyboardInterrupt:
         # The round that was under way is lost; the last complete one is not.
         if progress.round > written:
@@ -259,8 +262,8 @@ def _finish(
     observer: Observer,
 ) -> None:
     _write_models(directory, workplace, coordinator)
-    summary = {**summarise(directory, config, workplace, coordinator), **began_from.summary()}
-    directory.write_summary(summary)
+    summary = summarise(directory, config, workplace, coordinator, began_from)
+    directory.write_summary(summary.to_json())
     for sentence in sentences_of(summary):
         observer.say(sentence)
     observer.finished(summary)

@@ -1,5 +1,6 @@
 """Early stopping: when the clients' validation images say that nothing gets better. Test images have no say in it."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from protolith import records
@@ -8,7 +9,8 @@ from protolith.federation.coordinator import Coordinator
 from protolith.federation.local_update import Workplace
 from protolith.records import under_prefix, with_prefix
 from protolith.runs.config import RunConfig
-from protolith.runs.directory import Metrics, RunDirectory
+from protolith.runs.directory import RunDirectory
+from protolith.runs.round import Round
 
 BEST = "best.safetensors"
 
@@ -21,10 +23,10 @@ def refuse_unsuitable(config: RunConfig, tested: str) -> None:
         raise UserError("protocol.validation is for runs whose global model is tested, and this one has none.")
 
 
-def best_round(lines: list[Metrics]) -> Metrics | None:
+def best_round(lines: Sequence[Round]) -> Round | None:
     """The round with the highest mean validation accuracy; the first of several."""
-    measured = [line for line in lines if "validation" in line]
-    return max(measured, key=lambda line: line["validation"], default=None)  # max takes the first
+    measured = [(line.validation, line) for line in lines if line.validation is not None]
+    return max(measured, key=lambda pair: pair[0], default=(0.0, None))[1]  # max takes the first
 
 
 class Stopping:
@@ -36,12 +38,12 @@ class Stopping:
         self.file: Path = directory.path / BEST
         self.lines = directory.metrics()
 
-    def hear(self, metrics: Metrics, coordinator: Coordinator) -> None:
+    def hear(self, done: Round, coordinator: Coordinator) -> None:
         """Take in a round; the best model so far is written before the round counts as done."""
         if not self.patience:
             return
-        self.lines.append(metrics)
-        if best_round(self.lines) is metrics:
+        self.lines.append(done)
+        if best_round(self.lines) is done:
             server = coordinator.server
             record = {**with_prefix("weights", server.weights), **with_prefix("knowledge", server.knowledge)}
             records.write(self.file, record, about=self.workplace.about_model(), sync=True)
@@ -50,7 +52,7 @@ class Stopping:
     def now(self) -> bool:
         """Tell whether enough rounds have brought nothing better."""
         best = best_round(self.lines) if self.patience else None
-        return best is not None and self.lines[-1]["round"] - best["round"] >= self.patience
+        return best is not None and self.lines[-1].round - best.round >= self.patience
 
     def take_best(self, coordinator: Coordinator) -> None:
         """Go back to the best model: it is the one that is saved and reported."""

@@ -59,7 +59,7 @@ def run_baselines(run: Run, observer: Observer) -> Baselines:
     if summary is None:
         raise UserError(f"{run.path} is not finished: baselines come after it.")
     title = get_method(config.method).title
-    accuracy = {title: summary["accuracy"]}
+    accuracy = {title: summary.accuracy}
     for name, settings in _settings(config).items():
         accuracy[name] = _finished(settings, run.path / FOLDER / name, observer)
     if "fedavg" in accuracy:
@@ -106,8 +106,7 @@ def _finished(config: RunConfig, place: Path, observer: Observer) -> dict[str, f
         runner.resume(place, observer)
     else:
         runner.start(config, place, observer)
-    accuracy: dict[str, float] = Run(place).summary["accuracy"]
-    return accuracy
+    return Run(place).summary.accuracy
 
 
 def _tested(run: Run) -> dict[str, int]:

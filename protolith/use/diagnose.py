@@ -278,7 +278,7 @@ def _expectation(trained: Trained, unseen: Sequence[Run]) -> Expectation | None:
             raise UserError(f"--unseen {run.path}: the run is not finished.")
         theirs = _compared(config.model_dump())
         differs |= {key for key in ours if ours[key] != theirs[key]}
-        for site, value in summary["accuracy"].items():
+        for site, value in summary.accuracy.items():
             found.setdefault(site, []).append(value)
     means = {site: sum(values) / len(values) for site, values in found.items()}
     return Expectation(means, tuple(sorted(differs)))

@@ -84,7 +84,7 @@ def files(run):
         for pattern in ("model.safetensors", "models/*.safetensors")
         for file in run.path.glob(pattern)
     }
-    return found, [line["accuracy"] for line in run.rounds]
+    return found, [line.accuracy for line in run.rounds]
 
 
 def test_the_same_bytes_on_two_nodes(cluster, tiny, tmp_path):

@@ -516,7 +516,7 @@ def test_an_edited_plug_in_is_run_again_and_a_moved_one_is_not(quick, lamed, tmp
     assert edited != first and ran == 1 and other != loss
     assert swept(lamed(1.0, tmp_path / "elsewhere" / "lamed.py")) == (first, 0, loss)
     runs = [Run.open(path) for path in (first, edited)]
-    held = [run.summary["plugins"]["lamed.py"] for run in runs]
+    held = [run.summary.plugins["lamed.py"] for run in runs]
     assert held[0] != held[1]
     (table,) = build_tables(runs)
     assert [row.label for row in table.rows] == [f"Lamed, lamed.py={one} †" for one in sorted(held)]

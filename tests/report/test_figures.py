@@ -29,10 +29,15 @@ def make_run(tmp_path):
             tested = {} if accuracy is None else {"accuracy": accuracy, "mean": plain_mean(accuracy.values())}
             run.append_metrics({"round": index + 1, **tested, "loss": {"ce": 1.0 / (index + 1)}})
         if finished:
-            run.write_summary({"seed": config.seed})
+            run.write_summary(summary_of(config))
         return Run(run.path)
 
     return make
+
+
+def summary_of(config):
+    said = {"method": config.method, "task": config.task, "protocol": "shift", "seed": config.seed, "rounds": 1}
+    return {**said, "rule": "of the last round", "accuracy": {"a": 1.0}, "mean": 1.0}
 
 
 def plain_mean(values):
@@ -105,9 +110,7 @@ def test_one_domain_and_other_values(make_run):
     assert line_of(figures.draw_curves(groups, "b").axes[0]) == [(1, 30), (2, 50)]
     by_key = figures.draw_curves(groups, value="loss.ce", ylabel="cross-entropy")
     assert line_of(by_key.axes[0]) == [(1, 1), (2, 0.5)] and by_key.axes[0].get_ylabel() == "cross-entropy"
-    by_function = figures.draw_curves(
-        groups, value=lambda line: line["accuracy"]["a"] / 10 if line["round"] > 1 else None
-    )
+    by_function = figures.draw_curves(groups, value=lambda line: line.accuracy["a"] / 10 if line.round > 1 else None)
     assert line_of(by_function.axes[0]) == [(2, 2)]
 
 
@@ -334,7 +337,7 @@ def test_the_command_draws_the_models_of_runs(protolith, tmp_path):
     for name, files in (("fedavg", ["model"]), ("fedbn", ["models/pen-1", "models/print-1"])):
         config = complete_for(resolve([{"method": name, "model": {"width": 2}}]), load_task("mini"))
         run = RunDirectory.create(tmp_path / "runs" / name, config)
-        run.write_summary({})
+        run.write_summary(summary_of(config))
         for file in files:
             path = run.path / f"{file}.safetensors"
             path.parent.mkdir(exist_ok=True)

@@ -299,7 +299,7 @@ def test_matrices_are_averaged_over_seeds():
 
 def test_the_matrix_and_its_measures_are_shown(make_run, page):
     run = make_run("r", "fedcode")
-    summary = run.summary()
+    summary = run.summary().to_json()
     summary["cross"] = {"lta": 50.0, "ata": {"pen": 10.0}, "gata": 12.5, "gasa": 40.0, "cprr": 31.25}
     summary["matrix"] = {"pen-1": [50.0, 5.0], "photo-1": [4.0, 60.0]}
     run.write_summary(summary)
@@ -407,7 +407,7 @@ def test_features_that_are_not_finite_are_said(make_run, page):
 
 def test_rejected_uploads_and_dropped_clients_are_events(make_run, page):
     run = make_run("r")
-    last = {**run.metrics()[-1], "round": 4, "dropped": ["pen-1"]}
+    last = {**run.metrics()[-1].to_json(), "round": 4, "dropped": ["pen-1"]}
     run.append_metrics({**last, "rejected": [{"client": "pen-2", "reason": "weight 'w' is <not> finite"}]})
     reader, _ = page()
     assert "Run r, round 4: pen-2's upload was rejected: weight 'w' is <not> finite" in reader.text
@@ -421,10 +421,10 @@ def test_attacks_flags_and_who_sits_out_are_events(tiny, page, tmp_path):
     runs = {kind: pl.fit(out=tmp_path / kind, attack=attack, **settings) for kind, attack in attacks.items()}
     text = page()[0].text
     assert "Run nan: simulated attack: nan by 25% of the clients." in text
-    liar = runs["nan"].rounds[0]["rejected"][0]["client"]
+    liar = runs["nan"].rounds[0].rejected[0].client
     assert f"Run nan, round 3: {liar}'s upload was rejected: weight" in text
     assert f"Run nan: clients sat out after rejected uploads ({liar} from round 4 on)." in text
-    flags = [flag["what"] for line in runs["scale"].rounds for flag in line["flagged"] if flag["client"] == liar]
+    flags = [flag.what for line in runs["scale"].rounds for flag in line.flagged if flag.client == liar]
     assert "weights" in flags
     assert (
         f"{liar}'s weights {flags.count('weights')} times" in text.split("Run scale: norms far beyond the others'")[1]

@@ -63,7 +63,7 @@ def by_domain(tests):
 def test_predictions_give_the_accuracy_of_the_last_round(tiny, tmp_path):
     run = run_of(tiny, tmp_path / "run", method="fpl")
     tests = read_tests(run.path)
-    assert by_domain(tests) == pytest.approx(run.metrics()[-1]["accuracy"])
+    assert by_domain(tests) == pytest.approx(run.metrics()[-1].accuracy)
     assert tests.images == len(tests.label) and tests.of == tests.features_of == "the global model"
     assert bool((tests.confidence > 0).all()) and bool((tests.confidence <= 1).all())
 
@@ -88,7 +88,7 @@ def test_clients_own_models_are_saved_as_they_were_tested(tiny, tmp_path):
     sets = allocate(load_task("mini"), run.config().protocol, 0).tests
     assert len(tests.label) == sum(len(held.rows) for held in sets)
     assert "clients' own" in tests.of and tests.features_of == "the model of client pen-1"
-    lines = run.metrics()[-1]["matrix"]
+    lines = run.metrics()[-1].matrix
     own = {name: values[place] for place, (name, values) in enumerate(lines.items())}
     assert by_domain(tests)["print"] == pytest.approx(own["print-1"])
 

@@ -1,18 +1,24 @@
 """A run that is opened: who held which images is read, not worked out again."""
 
 import json
+import math
 
 import pytest
 import torch
+from pydantic import ValidationError
 
 from protolith.data import protocols
 from protolith.data.protocols import allocate
 from protolith.data.tasks import load_task
 from protolith.errors import UserError
+from protolith.evaluation.tested import Tested
 from protolith.runs import run as module
 from protolith.runs import runner
 from protolith.runs.allocation import FILE, Kept
 from protolith.runs.config import resolve
+from protolith.runs.directory import RunDirectory
+from protolith.runs.result import Summary
+from protolith.runs.round import Round
 from protolith.runs.run import Run
 from protolith.runs.runner import Observer
 
@@ -63,7 +69,7 @@ def test_an_older_run_has_no_allocation_and_it_is_worked_out_again(trained):
 
 
 def test_another_allocation_than_the_summary_names_is_refused(trained):
-    assert trained.summary["allocation"] == module.allocation.digest(trained.path)
+    assert trained.summary.allocation == module.allocation.digest(trained.path)
     task = trained.task()
     Kept.of(allocate(task, trained.config.protocol, 77), task).write(trained.path / FILE)
     with pytest.raises(UserError, match=f"{FILE} is damaged: who held which images is not known"):
@@ -97,8 +103,43 @@ def test_what_changes_while_a_run_goes_on_is_read_again(trained):
     assert len(trained.rounds) == 1 and trained.rounds is trained.rounds  # read once
     again = {**json.loads(lines), "round": 2}
     (trained.path / "metrics.jsonl").write_text(lines + json.dumps(again) + "\n")
-    assert [line["round"] for line in trained.rounds] == [1, 2]
+    assert [line.round for line in trained.rounds] == [1, 2]
     (trained.path / "summary.json").unlink()
     assert trained.finished is None
     with pytest.raises(UserError, match="is not finished"):
         _ = trained.summary
+
+
+def test_a_summary_of_the_first_format_says_in_words_which_models_were_tested(trained):
+    file = trained.path / "summary.json"
+    said = json.loads(file.read_text())
+    assert (said["format"], said["tested"]) == (2, "global") and "accuracy_of" not in said
+    for words, tested in ((tested.words, tested) for tested in Tested):
+        old = {key: value for key, value in said.items() if key not in ("format", "tested", "allocation", "by_images")}
+        file.write_text(json.dumps({**old, "format": 1, "accuracy_of": words}))
+        found = Run.open(trained.path).summary
+        assert (found.tested, found.accuracy, found.by_images) == (tested, said["accuracy"], None)
+
+
+def test_rounds_and_summaries_cannot_be_changed_and_come_back_as_they_were(trained):
+    (done,), summary = trained.rounds, trained.summary
+    for held, name in ((done, "mean"), (summary, "rule")):
+        with pytest.raises(ValidationError, match="frozen"):
+            setattr(held, name, None)
+    assert Round.of(done.to_json()) == done and Summary.of(summary.to_json()) == summary
+    assert done.seconds["total"] > 0 and done.clients == 4 and summary.seconds == done.seconds["total"]
+
+
+def test_a_number_that_is_not_finite_is_written_as_null_and_read_as_what_it_was(tmp_path):
+    run = RunDirectory.create(tmp_path / "run", resolve([{}]))
+    run.append_metrics(Round(round=1, loss={"ce": math.inf, "con": 1.5}).to_json())
+    assert '"loss": {"ce": null, "con": 1.5}' in (run.path / "metrics.jsonl").read_text()
+    (done,) = Run(run.path).rounds
+    assert math.isnan(done.loss["ce"]) and done.loss["con"] == 1.5 and not done.tested
+
+
+def test_a_line_that_is_no_round_is_left_out(tmp_path):
+    run = RunDirectory.create(tmp_path / "run", resolve([{}]))
+    lines = ['{"format": 2, "round": 1}', '{"format": 2, "round": "many"}', '{"format": 2, "round": 2, "accuracy": 7}']
+    (run.path / "metrics.jsonl").write_text("\n".join([*lines, "[]", '{"format": 2, "round": 3, "new": {}}']) + "\n")
+    assert [done.round for done in Run(run.path).rounds] == [1, 3]

@@ -16,7 +16,7 @@ from protolith.use.trained import open_trained
 def test_a_diagnosis_is_true_to_the_run(run):
     found = diagnose(run)
     task = load_task(run.config.task)
-    assert {site.site: site.accuracy for site in found.sites} == pytest.approx(run.rounds[-1]["accuracy"])
+    assert {site.site: site.accuracy for site in found.sites} == pytest.approx(run.rounds[-1].accuracy)
     assert [site.accuracy for site in found.sites] == sorted(site.accuracy for site in found.sites)
     for site in found.sites:
         domain = task.by_name[site.site]
@@ -56,7 +56,7 @@ def test_what_a_new_site_could_expect(run, tmp_path, monkeypatch, capsys):
             pl.fit(task=run.config.task, protocol=protocol, rounds=1, out=tmp_path / "unseen" / site, **SMALL)
         )
     found = run.diagnose(left_out)
-    wanted = {site: lone.summary["accuracy"][site] for site, lone in zip(("east", "west"), left_out, strict=True)}
+    wanted = {site: lone.summary.accuracy[site] for site, lone in zip(("east", "west"), left_out, strict=True)}
     assert found.expectation.accuracy == pytest.approx(wanted)
     assert found.expectation.mean == pytest.approx(sum(wanted.values()) / 2)
     assert found.expectation.differs == ("rounds",)

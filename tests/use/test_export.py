@@ -71,11 +71,11 @@ def test_onnx_metadata_is_enough_to_use_it(run, exported):
 
 def test_the_card_is_true_to_the_run(run, exported):
     card = (exported[0].parent / "MODEL_CARD.md").read_text()
-    for site, accuracy in run.summary["accuracy"].items():
+    for site, accuracy in run.summary.accuracy.items():
         assert f"| {site} | {accuracy:.1f} |" in card
-    worst = min(run.summary["accuracy"], key=run.summary["accuracy"].get)
+    worst = min(run.summary.accuracy, key=run.summary.accuracy.get)
     assert f"The hardest site was {worst}" in card and "no logit differs by more than" in card
-    assert run.summary["rule"] in card and "Protocol `sites`" in card
+    assert run.summary.rule in card and "Protocol `sites`" in card
     assert str(run.path.parent) not in card and run.config.task not in card
 
 

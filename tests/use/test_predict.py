@@ -33,7 +33,7 @@ def test_predictions_agree_with_the_model(run):
     for domain in task.domains:
         judged = predictor(domain.test.images)
         accuracy = 100 * float((judged.labels == domain.test.labels).double().mean())
-        assert accuracy == pytest.approx(run.rounds[-1]["accuracy"][domain.name], abs=1e-6)
+        assert accuracy == pytest.approx(run.rounds[-1].accuracy[domain.name], abs=1e-6)
         assert bool(((judged.confidence >= 0.5) & (judged.confidence <= 1)).all())
         assert bool(((judged.familiarity > 0) & (judged.familiarity <= 1)).all())
 

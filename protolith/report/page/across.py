@@ -29,7 +29,7 @@ def across(study: Study, figures: Figures) -> Html:
 
 
 def _has(run: Run) -> bool:
-    return bool(run.finished and "cross" in run.finished)
+    return run.finished is not None and run.finished.cross is not None
 
 
 def _setting(setting: Setting, figures: Figures) -> Html:
@@ -54,7 +54,7 @@ def _setting(setting: Setting, figures: Figures) -> Html:
 def _matrix(setting: Setting, held: dict[str, list[Run]], figures: Figures, group: str) -> Html:
     views, most = [], 1
     for runs in held.values():
-        rows, values = mean_matrix([run.finished["matrix"] for run in runs if run.finished])
+        rows, values = mean_matrix([run.finished.matrix for run in runs if run.finished])
         columns = rows if values and len(values[0]) == len(rows) else [str(i + 1) for i in range(len(values[0]))]
         most = max(most, len(rows))
         views.append(heat_map(values, columns, rows, limits=(0.0, 100.0), unit=" %"))

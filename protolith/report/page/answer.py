@@ -75,12 +75,12 @@ def _so_far(label: str, runs: Sequence[Run]) -> Row | None:
     """The last tested round of runs that are under way."""
     row, rounds = Row(label), []
     for run in runs:
-        tested = [line for line in run.rounds if "accuracy" in line]
+        tested = [line for line in run.rounds if line.tested]
         if tested:
-            row.add({**tested[-1]["accuracy"], "mean": tested[-1]["mean"]})
+            row.add({**tested[-1].accuracy, "mean": tested[-1].mean})
             away = lacking(tested[-1], sites_of(run.rounds))
             without = f" without {' and '.join(away)}" if away else ""
-            rounds.append(f"{tested[-1]['round']} of {run.config.rounds}{without}")
+            rounds.append(f"{tested[-1].round} of {run.config.rounds}{without}")
     row.label = f"{label}, so far (round {', '.join(dict.fromkeys(rounds))})"
     return row if rounds else None
 

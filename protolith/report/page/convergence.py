@@ -8,7 +8,7 @@ from protolith.report.page.html import Html, join, plot_text, select, tag
 from protolith.report.page.plots import Figures, Trace, View, line_and_band, rounds_axis
 from protolith.report.page.study import Setting, Study
 from protolith.runs.attendance import lacking, sites_of, spans
-from protolith.runs.directory import Metrics
+from protolith.runs.round import Round
 from protolith.runs.run import Run
 
 
@@ -37,9 +37,8 @@ def _setting(setting: Setting, figures: Figures, named: bool) -> Html:
 
 
 def _view(setting: Setting, domain: str | None) -> View:
-    def value(line: Metrics) -> float | None:
-        found = line.get("mean") if domain is None else line.get("accuracy", {}).get(domain)
-        return None if found is None else float(found)
+    def value(line: Round) -> float | None:
+        return line.mean if domain is None else line.accuracy.get(domain)
 
     data: list[Trace] = []
     for label, runs in setting.methods.items():
@@ -70,9 +69,9 @@ def _means_of_fewer(runs: Sequence[Run]) -> dict[str, dict[int, float]]:
     for run in runs:
         sites = sites_of(run.rounds)
         for line in run.rounds:
-            if away := lacking(line, sites):
+            if line.mean is not None and (away := lacking(line, sites)):
                 part = found.setdefault(", ".join(away), {})
-                part.setdefault(line["round"], []).append(float(line["mean"]))
+                part.setdefault(line.round, []).append(line.mean)
     return {
         away: {round_: sum(part[round_]) / len(part[round_]) for round_ in sorted(part)} for away, part in found.items()
     }

@@ -45,7 +45,7 @@ def _worst(setting: Setting) -> Html:
     """The weakest domain of each method, as a table."""
     rows = []
     for label, runs in setting.methods.items():
-        found = [run.finished["accuracy"] for run in runs if run.finished]
+        found = [run.finished.accuracy for run in runs if run.finished]
         if found:
             means = {domain: statistics.fmean(f[domain] for f in found if domain in f) for domain in found[0]}
             name, value = worst(means)

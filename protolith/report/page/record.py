@@ -61,10 +61,10 @@ def _without(runs: list[Run]) -> Iterator[str]:
 
 def _uploads(runs: list[Run]) -> Iterator[str]:
     rejected = [
-        f"Run {run.path.name}, round {line['round']}: {event['client']}'s upload was rejected: {event['reason']}"
+        f"Run {run.path.name}, round {line.round}: {event.client}'s upload was rejected: {event.reason}"
         for run in runs
         for line in run.rounds
-        for event in line.get("rejected", [])
+        for event in line.rejected
     ]
     yield from rejected[:EVENTS]
     if len(rejected) > EVENTS:
@@ -72,14 +72,14 @@ def _uploads(runs: list[Run]) -> Iterator[str]:
     for run in runs:
         if attack := run.config.attack.said():
             yield f"Run {run.path.name}: {attack}."
-        if out := {name: line["round"] for line in reversed(run.rounds) for name in line.get("sitting_out", [])}:
+        if out := {name: line.round for line in reversed(run.rounds) for name in line.sitting_out}:
             words = ", ".join(f"{name} from round {first} on" for name, first in sorted(out.items())[:8])
             yield f"Run {run.path.name}: clients sat out after rejected uploads ({words})."
-        flagged = Counter(f"{e['client']}'s {e['what']}" for line in run.rounds for e in line.get("flagged", []))
+        flagged = Counter(f"{e.client}'s {e.what}" for line in run.rounds for e in line.flagged)
         if flagged:
             words = ", ".join(f"{name} {count} times" for name, count in flagged.most_common(8))
             yield f"Run {run.path.name}: norms far beyond the others' ({words})."
-        dropped = Counter(name for line in run.rounds for name in line.get("dropped", []))
+        dropped = Counter(name for line in run.rounds for name in line.dropped)
         if dropped:
             words = ", ".join(f"{name} {count} times" for name, count in dropped.most_common(8))
             yield f"Run {run.path.name}: clients dropped out of rounds ({words})."
@@ -113,8 +113,8 @@ def _written(value: Any) -> str:
 def _versions(runs: list[Run]) -> Html:
     found: dict[str, dict[str, None]] = {}
     for run in runs:
-        for name, version in (run.finished or {}).get("versions", {}).items():
-            found.setdefault(name, {})[str(version)] = None
+        for name, version in (run.finished.versions if run.finished else {}).items():
+            found.setdefault(name, {})[version] = None
     if not found:
         return tag("p", "Written when a run is finished.", class_="missing")
     return table(["what", "version"], [[name, ", ".join(held)] for name, held in found.items()], "Versions", False)

@@ -34,7 +34,7 @@ class Setting:
     def domains(self) -> list[str]:
         """The domains that were tested."""
         lines = (line for run in self.runs for line in run.rounds)
-        return list(dict.fromkeys(domain for line in lines for domain in line.get("accuracy", {})))
+        return list(dict.fromkeys(domain for line in lines for domain in line.accuracy))
 
     def first_with(self, what: Callable[[Run], object]) -> dict[str, Run]:
         """The first seed of each method that has saved something."""
