@@ -21,20 +21,13 @@ from protolith.files import file_name
 from protolith.models import Network
 from protolith.models.passes import answers
 from protolith.models.spec import see
+from protolith.prototypes import CLUSTERS, GLOBAL, PrototypeSet
 from protolith.records import BadRecord, Record, under_prefix
 from protolith.runs.directory import MODEL
 from protolith.runs.run import Run
 from protolith.seeds import generator
 
 LEAST_POINTS = 4  # of a t-SNE
-
-
-@dataclass(frozen=True)
-class Prototypes:
-    """Vectors [p, d] that stand for classes, and the classes [p]."""
-
-    vectors: Tensor
-    labels: Tensor
 
 
 @dataclass(frozen=True)
@@ -52,8 +45,8 @@ class Features:
     rows: Tensor
     domain_names: tuple[str, ...]
     class_names: tuple[str, ...]
-    prototypes: Prototypes | None = None
-    clusters: Prototypes | None = None
+    prototypes: PrototypeSet | None = None
+    clusters: PrototypeSet | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -134,7 +127,10 @@ def read_features(path: Path) -> Features:
         record["rows"],
         tuple(about["domains"]),
         tuple(about["classes"]),
-        *(Prototypes(**held) if (held := under_prefix(name, record)) else None for name in ("prototypes", "clusters")),
+        *(
+            PrototypeSet(**held) if (held := under_prefix(name, record)) else None
+            for name in ("prototypes", "clusters")
+        ),
     )
 
 
@@ -209,8 +205,8 @@ def _computed(run: Run, file: Path, limit: int, seed: int) -> Features:
         torch.cat(rows),
         tuple(names),
         task.classes,
-        _global(knowledge, width),
-        _clusters(knowledge, width),
+        _of_width(PrototypeSet.from_record(knowledge, GLOBAL), width),
+        _of_width(PrototypeSet.from_record(knowledge, CLUSTERS), width),
     )
 
 
@@ -237,21 +233,8 @@ def _encode(model: nn.Module, images: Tensor) -> Tensor:
         return torch.cat(list(answers(model, images, lambda batch: network.features(see(model, batch)).float().cpu())))
 
 
-def _global(knowledge: Record, width: int) -> Prototypes | None:
-    if not {"global", "present"} <= knowledge.keys():
-        return None
-    labels = torch.nonzero(knowledge["present"]).flatten()
-    return _of_width(knowledge["global"][labels], labels, width)
-
-
-def _clusters(knowledge: Record, width: int) -> Prototypes | None:
-    if not {"clusters", "cluster_labels"} <= knowledge.keys():
-        return None
-    return _of_width(knowledge["clusters"], knowledge["cluster_labels"], width)
-
-
-def _of_width(vectors: Tensor, labels: Tensor, width: int) -> Prototypes | None:
+def _of_width(held: PrototypeSet | None, width: int) -> PrototypeSet | None:
     """Prototypes that live in the space of the features; others cannot be drawn among them."""
-    if vectors.ndim != 2 or len(vectors) == 0 or vectors.shape[1] != width:
+    if held is None or held.vectors.ndim != 2 or len(held.labels) == 0 or held.vectors.shape[1] != width:
         return None
-    return Prototypes(vectors.float(), labels.to(torch.int64))
+    return PrototypeSet(held.vectors.float(), held.labels.to(torch.int64))

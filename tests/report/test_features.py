@@ -9,10 +9,10 @@ from protolith.data.protocols import allocate
 from protolith.data.tasks import load_task
 from protolith.errors import UserError
 from protolith.models import build_model
+from protolith.prototypes import PrototypeSet
 from protolith.report import features as module
 from protolith.report.features import (
     Features,
-    Prototypes,
     client_models,
     collect_features,
     draw,
@@ -148,8 +148,8 @@ def test_features_are_the_same_after_writing_and_reading(tmp_path):
     for index, features in enumerate(
         (
             some(),
-            some(prototypes=Prototypes(torch.rand(2, 5), torch.tensor([0, 2]))),
-            some(clusters=Prototypes(torch.rand(4, 5), torch.tensor([0, 0, 1, 2]))),
+            some(prototypes=PrototypeSet(torch.rand(2, 5), torch.tensor([0, 2]))),
+            some(clusters=PrototypeSet(torch.rand(4, 5), torch.tensor([0, 0, 1, 2]))),
         )
     ):
         write_features(tmp_path / f"{index}.safetensors", features, {"limit": 3})
@@ -175,7 +175,7 @@ def test_prototypes_come_from_the_models_knowledge(make_run):
 
 
 def test_only_some_domains_in_the_order_given():
-    features = some(prototypes=Prototypes(torch.rand(2, 5), torch.tensor([0, 2])))
+    features = some(prototypes=PrototypeSet(torch.rand(2, 5), torch.tensor([0, 2])))
     west = features.only(["west"])
     assert west.domain_names == ("west",) and west.domains.tolist() == [0] * 6
     assert west.rows.tolist() == [1, 3, 5, 7, 9, 11] and torch.equal(west.features, features.features[1::2])
@@ -245,8 +245,8 @@ def test_files_that_are_no_models_are_refused(make_run, tmp_path):
 
 def test_features_and_prototypes_are_embedded_together():
     features = some(
-        prototypes=Prototypes(torch.rand(3, 5), torch.arange(3)),
-        clusters=Prototypes(torch.rand(4, 5), torch.tensor([0, 0, 1, 2])),
+        prototypes=PrototypeSet(torch.rand(3, 5), torch.arange(3)),
+        clusters=PrototypeSet(torch.rand(4, 5), torch.tensor([0, 0, 1, 2])),
     )
     found, again = embed(features), embed(features)
     assert found.points.shape == (12, 2) and found.prototypes.shape == (3, 2) and found.clusters.shape == (4, 2)

@@ -11,8 +11,9 @@ from protolith import records
 from protolith.data.tasks import load_task
 from protolith.errors import UserError
 from protolith.models import build_model
+from protolith.prototypes import PrototypeSet
 from protolith.report import figures, style
-from protolith.report.features import Features, Prototypes
+from protolith.report.features import Features
 from protolith.runs.config import complete_for, resolve
 from protolith.runs.directory import RunDirectory
 from protolith.runs.run import Run
@@ -280,8 +281,8 @@ def drawn(ax):
 
 
 def test_tsne_is_a_grid_with_one_legend(tmp_path):
-    stars = Prototypes(torch.rand(3, 5), torch.arange(3))
-    small = Prototypes(torch.rand(5, 5), torch.tensor([0, 0, 1, 2, 2]))
+    stars = PrototypeSet(torch.rand(3, 5), torch.arange(3))
+    small = PrototypeSet(torch.rand(5, 5), torch.tensor([0, 0, 1, 2, 2]))
     grid = {"first": {"FedAvg": points(), "FPL": points(clusters=small)}, "second": {"FPL": points(prototypes=stars)}}
     figure = figures.draw_tsne(grid)
     assert [ax.get_title() for ax in figure.axes] == ["FedAvg", "FPL", "", ""]
