@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from protolith.experiments.presets import read_settings
 from protolith.experiments.render import render
@@ -65,9 +65,9 @@ def fit(
     *,
     config: str = "",
     out: str | Path | None = None,
-    protocol: str | dict[str, Any] = "",
+    protocol: str | dict[str, object] = "",
     observer: Observer | None = None,
-    **settings: Any,
+    **settings: object,
 ) -> RunInUse:
     """Train with one method: FedAvg on `mini` if nothing else is said.
 

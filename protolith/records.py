@@ -69,7 +69,7 @@ def under_prefix(prefix: str, record: Mapping[str, Tensor]) -> Record:
 
 
 def write(
-    path: Path, record: Mapping[str, Tensor], *, about: Mapping[str, Any] | None = None, sync: bool = False
+    path: Path, record: Mapping[str, Tensor], *, about: Mapping[str, object] | None = None, sync: bool = False
 ) -> None:
     """Write a record as safetensors: complete under its name, or not there at all.
 
@@ -84,9 +84,9 @@ def write(
             files.write_all(file, memoryview(tensor.reshape(-1).view(torch.uint8).numpy().data))
 
 
-def _header(tensors: list[tuple[str, Tensor]], about: Mapping[str, Any] | None) -> bytes:
+def _header(tensors: list[tuple[str, Tensor]], about: Mapping[str, object] | None) -> bytes:
     """The beginning of a safetensors file: the length of a JSON text, and the text, padded to whole words."""
-    entries: dict[str, Any] = {"__metadata__": {"about": json.dumps(about, sort_keys=True)}} if about else {}
+    entries: dict[str, object] = {"__metadata__": {"about": json.dumps(about, sort_keys=True)}} if about else {}
     start = 0
     for name, tensor in tensors:
         end = start + tensor.numel() * tensor.element_size()

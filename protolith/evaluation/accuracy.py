@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from protolith.data.protocols import TestSet
 from protolith.evaluation.measures import ACCURACY, Counts, Measure, added, results
@@ -80,7 +80,7 @@ def is_home(test: TestSet, client: int, client_domains: Mapping[int, str]) -> bo
     return client_domains[client] == test.domain and test.owner in (None, client)
 
 
-def of_global(measures: Sequence[Measure], tests: Sequence[TestSet], counts: Mapping[str, Counts]) -> dict[str, Any]:
+def of_global(measures: Sequence[Measure], tests: Sequence[TestSet], counts: Mapping[str, Counts]) -> dict[str, object]:
     """What a round's line says of the global model: every measure by domain, their mean, and by images."""
     held = [counts[test.name] for test in tests if test.name in counts]
     return _described(measures, held, lambda measure: domain_means(tests, results(measure, counts)))
@@ -91,7 +91,7 @@ def of_clients(
     tests: Sequence[TestSet],
     client_domains: Mapping[int, str],
     counts: Mapping[int, Mapping[str, Counts]],
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """What a round's line says of the clients' own models, each at home."""
     held = [
         own[test.name]
@@ -109,9 +109,9 @@ def of_clients(
 
 def _described(
     measures: Sequence[Measure], held: Sequence[Counts], by_domain: Callable[[Measure], dict[str, float]]
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Accuracy under its own names, as in every round's line; other measures beside it."""
-    found: dict[str, dict[str, Any]] = {}
+    found: dict[str, dict[str, object]] = {}
     total = added(held)
     for measure in measures:
         domains, whole = by_domain(measure), total.get(measure.name)

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 from protolith.data.protocols import partition_of
 from protolith.experiments.sweep import PLACE
@@ -66,7 +65,7 @@ def _codes(members: Sequence[Member]) -> list[dict[str, str]]:
     return [{name: digest for name, digest in code.items() if len(held[name]) > 1} for code in codes]
 
 
-def _title_and_defaults(config: RunConfig) -> tuple[str, dict[str, Any]]:
+def _title_and_defaults(config: RunConfig) -> tuple[str, dict[str, object]]:
     """A method's title, and its own options as they are when nobody asks for anything else."""
     if config.method not in method_names():  # a plug-in that is not at hand
         return config.method, {}
@@ -74,9 +73,9 @@ def _title_and_defaults(config: RunConfig) -> tuple[str, dict[str, Any]]:
     return method.title, method.params(**options_for(config.task, method)).model_dump(mode="json")
 
 
-def _options(config: RunConfig) -> dict[str, Any]:
+def _options(config: RunConfig) -> dict[str, object]:
     """The settings that can change a result, by their names; by short ones where only one setting has it."""
-    full: dict[tuple[str, str], Any] = {}
+    full: dict[tuple[str, str], object] = {}
     for section, value in config.model_dump(mode="json", exclude=ALIKE).items():
         for name, inner in value.items() if isinstance(value, dict) else [("", value)]:
             # Clients or samples by domain are one number where all domains have the same.
@@ -89,6 +88,6 @@ def _options(config: RunConfig) -> dict[str, Any]:
     }
 
 
-def _order(value: Any) -> tuple[int, float, str]:
+def _order(value: object) -> tuple[int, float, str]:
     """Numbers by size, then everything else as text."""
     return (0, float(value), "") if isinstance(value, int | float) else (1, 0.0, str(value))

@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from protolith.errors import Interrupted, UserError
 from protolith.federation.local_update import choose_device
@@ -64,16 +64,16 @@ def job_path(config: RunConfig, out: Path) -> Path:
     return path
 
 
-def _dumped(config: RunConfig, exclude_defaults: bool = False) -> dict[str, Any]:
+def _dumped(config: RunConfig, exclude_defaults: bool = False) -> dict[str, object]:
     """Everything that could give another result, the method's options among it."""
     params = get_method(config.method).params.model_validate(config.params)
     settings = config.model_dump(mode="json", exclude={*PLACE, "params"}, exclude_defaults=exclude_defaults)
     return {**settings, "params": params.model_dump(mode="json", exclude_defaults=exclude_defaults)}
 
 
-def _settings(config: RunConfig) -> dict[str, Any]:
+def _settings(config: RunConfig) -> dict[str, object]:
     """The same by dotted name, but for what the task fills in and what the name of the job tells already."""
-    found: dict[str, Any] = {}
+    found: dict[str, object] = {}
     for section, value in _dumped(config).items():
         found |= {f"{section}.{name}": v for name, v in value.items()} if isinstance(value, dict) else {section: value}
     return {name: value for name, value in found.items() if name not in (*FILLED_IN, *BY_CONTENT)}

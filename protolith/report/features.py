@@ -5,7 +5,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import torch
 from safetensors import SafetensorError
@@ -107,7 +107,7 @@ def client_models(run: Run) -> dict[str, Path]:
     return found
 
 
-def write_features(path: Path, features: Features, origin: dict[str, Any]) -> None:
+def write_features(path: Path, features: Features, origin: dict[str, object]) -> None:
     """Write features as a record; `origin` says what they were computed from."""
     record: Record = {name: getattr(features, name) for name in ("features", "labels", "domains", "rows")}
     for name in ("prototypes", "clusters"):
@@ -175,7 +175,7 @@ def _file(run: Run, given: Path | None) -> Path:
     raise UserError(f"{file} does not exist: features need the model of a finished run.")
 
 
-def _saved(path: Path, origin: dict[str, Any]) -> Features | None:
+def _saved(path: Path, origin: dict[str, object]) -> Features | None:
     """What was computed earlier from the same model with the same draw."""
     try:
         return read_features(path) if records.read_about(path).get("origin") == origin else None

@@ -445,7 +445,7 @@ def _draw_data(
     return figure
 
 
-def _labels(panels: Mapping[str, Mapping[str, Any]]) -> list[str]:
+def _labels(panels: Mapping[str, Mapping[str, object]]) -> list[str]:
     labels = list(dict.fromkeys(label for group in panels.values() for label in group))
     if not labels:
         raise UserError("there is nothing to draw: a figure needs at least one run or value.")

@@ -335,7 +335,7 @@ class _Model:
         self.place.model.eval()
         self.loaded = client
 
-    def _own_weights(self, client: int) -> dict[str, Any]:
+    def _own_weights(self, client: int) -> Record:
         if self.coordinator.tested == "aggregated":
             return self.coordinator.own_weights(client)
         return records.read(self.coordinator.model_file(client))

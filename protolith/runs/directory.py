@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
 
 import torch
 from filelock import FileLock, Timeout
@@ -27,7 +26,7 @@ MODEL = "model.safetensors"  # the global one
 METRICS_BYTES = 4 << 30  # of metrics.jsonl
 
 
-def plain_json(value: Any) -> Any:
+def plain_json(value: object) -> object:
     """Make a value valid JSON: numbers that are not finite become null."""
     if isinstance(value, Mapping):
         return {str(key): plain_json(inner) for key, inner in value.items()}

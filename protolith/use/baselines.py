@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from math import sqrt
 from pathlib import Path
-from typing import Any
 
 from protolith.errors import UserError
 from protolith.methods.registry import get_method
@@ -46,7 +45,7 @@ class Baselines:
             rows.append([name, *(f"{value:.2f}" for value in [*numbers, sum(numbers) / len(numbers)])])
         return "\n".join([columns(rows), *(verdict.sentence for verdict in self.verdicts)])
 
-    def plain(self) -> dict[str, Any]:
+    def plain(self) -> dict[str, object]:
         """The same for other programs."""
         return asdict(self)
 
@@ -91,7 +90,7 @@ def verdicts(title: str, accuracy: Mapping[str, Mapping[str, float]], tested: Ma
 def _settings(config: RunConfig) -> dict[str, RunConfig]:
     """The same data, network, training and rounds; only who trains with whom differs."""
     base = config.model_dump() | {"params": {}, "diagnostics": False, "keep_models": []}
-    changes: dict[str, dict[str, Any]] = {
+    changes: dict[str, dict[str, object]] = {
         "alone": {"method": "solo", "tested": "auto", "buffers": "average"},
         "fedavg": {"method": "fedavg"},
         "pooled": {"method": "fedavg", "tested": "auto", "buffers": "average", "protocol": {"pool": True}},

@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import median
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -71,7 +70,7 @@ class Diagnosis:
     alike_by_colours: tuple[tuple[str, ...], ...]
     expectation: Expectation | None
 
-    def plain(self) -> dict[str, Any]:
+    def plain(self) -> dict[str, object]:
         """Everything, for other programs."""
         return asdict(self)
 
@@ -284,5 +283,5 @@ def _expectation(trained: Trained, unseen: Sequence[Run]) -> Expectation | None:
     return Expectation(means, tuple(sorted(differs)))
 
 
-def _compared(config: Mapping[str, Any]) -> dict[str, Any]:
+def _compared(config: Mapping[str, object]) -> dict[str, object]:
     return {key: config[key] for key in ("method", "task", "size", "rounds", "model", "training", "params")}

@@ -5,6 +5,7 @@ import io
 import json
 import logging
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -74,9 +75,9 @@ def export(run: Run, to: str, out: Path, progress: Progress = silent) -> Exporte
     return Exported((*found.files, card), found.difference)
 
 
-def metadata(trained: Trained, known: Familiarity | None) -> dict[str, Any]:
+def metadata(trained: Trained, known: Familiarity | None) -> dict[str, object]:
     """Everything that a user of the model needs besides its weights."""
-    about: dict[str, Any] = {
+    about: dict[str, object] = {
         "model": trained.saved.name,
         "width": trained.saved.width,
         "classes": list(trained.classes),
@@ -146,12 +147,12 @@ def _libraries() -> tuple[Any, Any]:
     return onnx, onnxruntime
 
 
-def _entry(proto: Any, key: str, value: Any) -> None:
+def _entry(proto: Any, key: str, value: object) -> None:
     entry = proto.metadata_props.add()
     entry.key, entry.value = key, value if isinstance(value, str) else json.dumps(value)
 
 
-def _rounded(value: Any) -> Any:
+def _rounded(value: object) -> object:
     if isinstance(value, list):
         return [_rounded(part) for part in value]
     return float(f"{value:.7g}") if isinstance(value, float) else value
@@ -172,7 +173,7 @@ def _compared(runtime: Any, content: bytes, trained: Trained) -> float:
 
 
 @contextlib.contextmanager
-def _quiet() -> Any:
+def _quiet() -> Iterator[None]:
     """Keep the exporter's own words off the terminal."""
     level = logging.getLogger("torch.onnx").level
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)

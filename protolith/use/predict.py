@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -160,6 +159,6 @@ def as_csv(predictions: Sequence[Prediction]) -> str:
     return buffer.getvalue()
 
 
-def as_plain(predictions: Sequence[Prediction]) -> list[dict[str, Any]]:
+def as_plain(predictions: Sequence[Prediction]) -> list[dict[str, object]]:
     """Predictions for other programs."""
     return [asdict(item) for item in predictions]

@@ -5,6 +5,8 @@ from protolith.runs.attendance import absences, always_there, last_shared, sente
 from protolith.runs.result import Absence, Summary
 from protolith.runs.round import Round
 
+OLD = {"method": "m", "task": "t", "protocol": "shift", "seed": 0, "rounds": 3, "rule": "", "accuracy": {}, "mean": 5.0}
+
 
 def lines_of(*accuracies):
     return [
@@ -22,10 +24,7 @@ def test_a_site_that_missed_a_round_that_counts_is_not_in_the_mean_and_is_named(
         "c": Absence(last=3, accuracy=32.0, missed=(2,)),
         "d": Absence(missed=(1, 2, 3)),
     }
-    summary = Summary(
-        method="m", task="t", protocol="shift", seed=0, rounds=3, rule="", accuracy={}, mean=0, absent=found
-    )
-    assert sentences(summary)[::2] == [
+    assert sentences(Summary.of({**OLD, "absent": found}))[::2] == [
         "b was not tested in round(s) 3 and is not in the mean; last tested in round 2, with 21.00 %",
         "d was not tested in round(s) 1 to 3 and is not in the mean; it was never tested",
     ]
@@ -49,4 +48,4 @@ def test_rounds_in_words():
 
 
 def test_an_old_summary_has_no_word_of_it():
-    assert sentences({"mean": 5.0}) == []
+    assert sentences(Summary.of(OLD, written=1)) == []

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any
 
 from protolith.experiments.sweep import state
 from protolith.report.page.html import Html, join, table, tag
@@ -98,7 +97,7 @@ def _settings(setting: Setting) -> Html:
     )
 
 
-def _flat(tree: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def _flat(tree: dict[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
     for key, value in tree.items():
         if isinstance(value, dict) and value:
             yield from _flat(value, f"{prefix}{key}.")
@@ -106,7 +105,7 @@ def _flat(tree: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
             yield f"{prefix}{key}", value
 
 
-def _written(value: Any) -> str:
+def _written(value: object) -> str:
     return {"": "(none)", "[]": "(none)", "{}": "(none)", "True": "yes", "False": "no"}.get(str(value), str(value))
 
 
