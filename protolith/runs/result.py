@@ -70,6 +70,7 @@ class Summary(Plain):
     allocation: str = ""  # SHA-256 of who held which images
     privacy: Spent | None = None
     absent: dict[str, Absence] = Field({})
+    backbone: Json | None = None  # which pretrained network, with the SHA-256 of its weights
     plugins: dict[str, str] = Field({})
     robust: Robustness | None = None
     attack: Attacked | None = None

@@ -105,7 +105,13 @@ class Run:
     def saved_model(self, file: Path | None = None) -> Saved:
         """A model of its own, the global one unless a file is named, with what its method knows."""
         self._load_plugins()
-        return open_model(file or self.path / MODEL)
+        held, began = open_model(file or self.path / MODEL), self.config.model.sha256
+        if file is None and (of := str((held.backbone or {}).get("sha256", ""))) != began:
+            raise UserError(
+                f"{self.path / MODEL} was trained from other weights of {held.name} than the run began with: SHA-256 "
+                f"{of[:16] or 'unknown'}…, not {began[:16] or 'none'}…."
+            )
+        return held
 
     def model(self) -> nn.Module:
         """The trained global network, in evaluation mode."""

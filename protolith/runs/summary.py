@@ -7,8 +7,10 @@ from protolith.errors import RunFailed
 from protolith.evaluation.cross import CrossDomain
 from protolith.evaluation.tested import Tested
 from protolith.federation.coordinator import LAST, Coordinator
+from protolith.federation.layers.attack import attackers
 from protolith.federation.local_update import Workplace
 from protolith.methods import registry
+from protolith.models.backbones import told
 from protolith.runs import allocation, attendance, stopping
 from protolith.runs.accounting import in_the_end
 from protolith.runs.config import RunConfig
@@ -65,11 +67,14 @@ def summarise(
 def _asked(config: RunConfig, workplace: Workplace) -> dict[str, object]:
     """What the settings ask for besides, where they do."""
     found: dict[str, object] = {}
+    if workplace.backbone:
+        found["backbone"] = told(workplace.backbone)
     found["plugins"] = {Path(plugin).name: registry.plugin_digest(plugin) for plugin in config.plugins}
     if config.robust != "mean":
         found["robust"] = Robustness(rule=config.robust, share=config.robust_share)
     if attack := config.attack.said():
-        names = [workplace.allocation.clients[client].name for client in sorted(workplace.attackers)]
+        clients = workplace.allocation.clients
+        names = [clients[client].name for client in sorted(attackers(config.attack, len(clients), config.seed))]
         found["attack"] = Attacked(kind=config.attack.kind, said=attack, clients=tuple(names))
     return found
 

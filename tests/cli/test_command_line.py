@@ -293,6 +293,13 @@ def test_help_is_for_newcomers(protolith):
     assert code == 0 and "--method" in out and "--set" in out
 
 
+@pytest.mark.parametrize("group", [(), ("data",), ("deploy",)], ids=" ".join)
+def test_a_group_of_commands_by_itself_is_its_help(protolith, group):
+    asked = protolith(*group, "--help")
+    assert asked[0] == 0 and len(asked[1].splitlines()) > 5
+    assert protolith(*group) == asked
+
+
 def test_sweep_makes_one_table_and_does_nothing_twice(protolith, tmp_path):
     arguments = ["sweep", "--methods", "fedavg,solo", "--seeds", "0,1", "--jobs", "2", "--out", "s", *SMALL]
     code, out, _ = protolith(*arguments)

@@ -508,7 +508,7 @@ def test_an_edited_plug_in_is_run_again_and_a_moved_one_is_not(quick, lamed, tmp
         layer = {"method": "lamed", "plugins": [plugin]}
         (outcome,) = run_sweep([resolve([quick, layer])], tmp_path / "s", notes := Notes())
         assert outcome.state == "done", outcome.error
-        return outcome.path, len(notes.started_jobs), RunDirectory.open(outcome.path).metrics()[-1]["loss"]["ce"]
+        return outcome.path, len(notes.started_jobs), RunDirectory.open(outcome.path).metrics()[-1].loss["ce"]
 
     first, ran, loss = swept(lamed(1.0))
     assert ran == 1 and swept(lamed(1.0)) == (first, 0, loss)

@@ -372,7 +372,7 @@ def test_a_site_whose_images_changed_since_the_run_began_says_so(images, tmp_pat
     extra = next((own / "pen" / "0").glob("*.png"))
     shutil.copy(extra, extra.with_name("zz.png"))
     runner.go_on(directory, config, workplace, Observer(), engine)
-    (first, second) = directory.metrics()[0]["missing"]
+    (first, second) = directory.metrics()[0].missing
     assert first.site == second.site == "pen" and "when the run began" in first.reason
 
 
