@@ -21,7 +21,8 @@ from protolith.files import file_name
 from protolith.models import Network
 from protolith.models.passes import answers
 from protolith.models.spec import see
-from protolith.prototypes import CLUSTERS, GLOBAL, PrototypeSet
+from protolith.prototypes import CLUSTERS, GLOBAL
+from protolith.prototypes import PrototypeSet as PrototypeSet
 from protolith.records import BadRecord, Record, under_prefix
 from protolith.runs.directory import MODEL
 from protolith.runs.run import Run

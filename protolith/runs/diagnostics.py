@@ -154,6 +154,11 @@ class Prototypes:
         """What the server had after the round, one for each class or clusters; None where it had none."""
         return PrototypeSet.from_record(under_prefix("server", self.record), GLOBAL, CLUSTERS)
 
+    @property
+    def clusters(self) -> PrototypeSet | None:
+        """The server's clusters after the round, where it had some."""
+        return PrototypeSet.from_record(under_prefix("server", self.record), CLUSTERS)
+
 
 def read_prototypes(run: Path) -> list[Prototypes]:
     """The rounds whose prototypes a run has saved; a file that cannot be read is left out."""

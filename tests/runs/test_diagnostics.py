@@ -138,7 +138,7 @@ def test_of_what_clients_send_differently_the_report_keeps_what_all_have(tiny, t
 def test_without_diagnostics_nothing_is_saved_and_the_result_is_the_same(tiny, tmp_path):
     runs = [run_of(tiny, tmp_path / str(on), method="fpl", diagnostics=on) for on in (True, False)]
     assert not (runs[1].path / "diagnostics").exists()
-    assert runs[0].summary()["accuracy"] == runs[1].summary()["accuracy"]
+    assert runs[0].summary().accuracy == runs[1].summary().accuracy
     files = [(run.path / "model.safetensors").read_bytes() for run in runs]
     assert files[0] == files[1]
     assert job_name(runs[0].config()) == job_name(runs[1].config())

@@ -8,8 +8,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from protolith.prototypes import CLUSTERS, PrototypeSet
-from protolith.records import under_prefix
 from protolith.report.page.html import Html, join, select, table, tag
 from protolith.report.page.plots import SYMBOLS, Figures, Trace, View, heat_map, legend, rounds_axis
 from protolith.report.page.study import Setting, Study
@@ -164,7 +162,7 @@ def _made(key: str, label: str, run: Run, figures: Figures) -> Html:
 def _saved(label: str, run: Run) -> Html:
     """What a run has that shows nothing: one that is older than what servers show, or one that takes means."""
     last, aggregation = run.prototypes[-1], run.config.params.get("aggregation")
-    clusters = PrototypeSet.from_record(under_prefix("server", last.record), CLUSTERS)
+    clusters = last.clusters
     parts = []
     if clusters or aggregation == "reweight" or "server/style_cluster" in last.record:
         words = "who was in which cluster, and with which weight, is not known"

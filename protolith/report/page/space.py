@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from protolith.errors import UserError
-from protolith.prototypes import PrototypeSet
-from protolith.report.features import Embedding, Features, embed
+from protolith.report.features import Embedding, Features, PrototypeSet, embed
 from protolith.report.page.html import Html, join, select, tag
 from protolith.report.page.pictures import Thumbnails
 from protolith.report.page.plots import SYMBOLS, Figures, Trace, View, legend
