@@ -32,7 +32,7 @@ def test_the_tutorial_runs_as_it_stands(tmp_path):
         said += done.stdout
     for file in ("runs/first/report.html", "predictions.csv", "model/digits.onnx", "model/MODEL_CARD.md"):
         assert (tmp_path / file).stat().st_size > 0
-    assert sum(pl.load(tmp_path / "runs/first").metrics[-1]["accuracy"].values()) / 4 > 60  # it has learned something
+    assert sum(pl.load(tmp_path / "runs/first").rounds[-1].accuracy.values()) / 4 > 60  # it has learned something
     images = len(list((tmp_path / "photos/pen/test").rglob("*.png")))
     assert len((tmp_path / "predictions.csv").read_text().splitlines()) == images + 1
     assert "street" in said and "plain/digits.safetensors" in said
@@ -43,7 +43,7 @@ def test_the_method_of_the_page_trains(tmp_path, tiny):
     plugin = tmp_path / "pull.py"
     plugin.write_text(text)
     run = pl.fit("pull", out=tmp_path / "run", plugins=[str(plugin)], params={"weight": 1.0}, **{**tiny, "rounds": 2})
-    assert "pull" not in run.metrics[0]["loss"] and run.metrics[1]["loss"]["pull"] > 0
+    assert "pull" not in run.rounds[0].loss and run.rounds[1].loss["pull"] > 0
 
 
 def test_the_task_of_the_page_is_checked_and_trained(tmp_path, protolith):

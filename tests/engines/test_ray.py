@@ -86,7 +86,7 @@ def files(run):
         for pattern in ("model.safetensors", "models/*.safetensors")
         for file in run.path.glob(pattern)
     }
-    return found, [line["accuracy"] for line in run.metrics]
+    return found, [line.accuracy for line in run.rounds]
 
 
 def test_the_same_bytes_on_two_nodes(cluster, tiny, tmp_path):
@@ -217,7 +217,7 @@ def test_a_disk_that_takes_nothing_more_is_no_fault_of_the_job(monkeypatch, tiny
 def test_the_images_of_a_run_with_ray_are_on_this_machine(cluster, tiny, tmp_path):
     given = {**tiny, "rounds": 1, "workers": -1, "engine": "ray", "address": cluster.address}
     run = pl.fit(out=tmp_path / "run", **given)
-    assert open_trained(run.directory).task().classes == pl.load_task("mini").classes
+    assert open_trained(run).task().classes == pl.load_task("mini").classes
     assert list(run.baselines().accuracy) == ["FedAvg", "every site alone", "all data pooled"]
 
 
