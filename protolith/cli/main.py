@@ -9,7 +9,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from protolith import __version__
-from protolith.cli import deploy, figures, lists, moved, paper, report, run, tables, use
+from protolith.cli import deploy, experiment, figures, lists, moved, report, run, tables, use
 from protolith.errors import Interrupted, RunFailed, UserError
 from protolith.files import refusal
 
@@ -45,7 +45,8 @@ def _before(
 app.command("run")(run.run)
 app.command("resume")(run.resume)
 app.command("sweep")(run.sweep)
-app.command("paper")(paper.paper)
+app.command("experiment")(experiment.experiment)
+app.command("paper", hidden=True)(experiment.experiment)  # its name in 0.1
 app.command("table")(tables.table)
 app.command("figure")(figures.figure)
 app.command("report")(report.report)

@@ -120,8 +120,8 @@ def test_wrong_requests_to_run(protolith, tmp_path, arguments, words):
         (["figure", "r", "--kind", "Curvs", "--out", "f"], ["unknown kind", "Did you mean 'curves'?"]),
         (["export", "r", "--to", "onxx", "--out", "f"], ["unknown format", "Did you mean 'onnx'?"]),
         (["run", "--track", "tensorbord"], ["unknown tracker", "Did you mean 'tensorboard'?"]),
-        (["paper", "fpl-tabel1"], ["Did you mean 'fpl-table1'", "`protolith paper` lists all"]),
-        (["paper", "fpl-table1", "--task", "digts"], ["Did you mean 'digits'?"]),
+        (["experiment", "fpl-tabel1"], ["Did you mean 'fpl-table1'", "`protolith experiment` lists all"]),
+        (["experiment", "fpl-table1", "--task", "digts"], ["Did you mean 'digits'?"]),
         (["methods", "fedprx"], ["Did you mean 'fedprox'"]),
         (["settings", "fedprx"], ["Did you mean 'fedprox'"]),
         (["data", "check", "offce10"], ["Did you mean 'office10'?"]),
@@ -305,13 +305,16 @@ def test_sweep_makes_one_table_and_does_nothing_twice(protolith, tmp_path):
     assert r"\begin{tabular}{lrrrrr}" in latex and r"$\pm$" in latex and r"$\dagger$" in latex
 
 
-def test_paper_lists_and_explains_every_table_and_figure(protolith):
-    lines = protolith("paper")[1].splitlines()
+def test_experiment_lists_and_explains_every_table_and_figure(protolith):
+    lines = protolith("experiment")[1].splitlines()
+    assert protolith("paper")[1].splitlines() == lines  # its name in 0.1
     assert len(lines) == 36 and lines[-1] == "35 in all: 16 tables, 19 figures"
     assert lines[0].startswith("fpl-table1       FPL, Table 1: ")
-    text = protolith("paper", "i2pfl-fig7", "--rounds", "3", "--task", "office10", "--dry-run")[1]
+    text = protolith("experiment", "i2pfl-fig7", "--rounds", "3", "--task", "office10", "--dry-run")[1]
     assert "33 runs of 3 rounds" in text and "REDUCED" in text and "axes are not in the text" in text
-    assert "the paper's own size" in protolith("paper", "fpl-table1", "--dry-run")[1]
-    assert refused(protolith("paper", "fpl-table9"), "unknown table or figure 'fpl-table9'")
-    assert refused(protolith("paper", "fpl-table2", "--methods", "fedavgg", "--dry-run"), "unknown method 'fedavgg'")
-    assert refused(protolith("paper", "fpl-table2", "--task", "mini", "--dry-run"), "task in fpl-table2 'mini'")
+    assert "the paper's own size" in protolith("experiment", "fpl-table1", "--dry-run")[1]
+    assert refused(protolith("experiment", "fpl-table9"), "unknown table or figure 'fpl-table9'")
+    assert refused(
+        protolith("experiment", "fpl-table2", "--methods", "fedavgg", "--dry-run"), "unknown method 'fedavgg'"
+    )
+    assert refused(protolith("experiment", "fpl-table2", "--task", "mini", "--dry-run"), "task in fpl-table2 'mini'")
