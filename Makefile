@@ -10,7 +10,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 $(VENV)/base: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install -q "$$(grep '^torch==' constraints.txt)" -c constraints.txt
-	$(BIN)/pip install -q -e . -c constraints.txt
+	$(BIN)/pip install -q -e ".[report]" -c constraints.txt
 	touch $@
 
 $(VENV)/dev: $(VENV)/base
@@ -44,6 +44,7 @@ lint: $(VENV)/dev
 # Speed and memory as ratios, beside the committed ones. DATA: a directory with Office-Caltech10.
 DATA ?=
 bench: $(VENV)/base
+	$(BIN)/pip install -q -e ".[formats]" -c constraints.txt
 	$(BIN)/python -m benchmarks.speed --data "$(DATA)" --out runs/bench.json --against results/bench.json
 
 # The documentation as a site in build/site; a broken link is an error.

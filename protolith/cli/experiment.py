@@ -47,6 +47,7 @@ def experiment(
     from protolith.experiments.paper import Reduction, get_experiment, plan, tables
     from protolith.experiments.render import render
     from protolith.experiments.sweep import run_sweep
+    from protolith.extras import need
     from protolith.files import write_text
 
     if name is None:
@@ -62,6 +63,8 @@ def experiment(
     if dry:
         print(describe(chosen, reduction, len(planned)))
         return
+    if chosen.kind != "table":
+        need(f"the figure {chosen.id}", "report")
     watcher = sweep_observer()
     try:
         outcomes = run_sweep([job.config for job in planned], out, watcher, jobs)
@@ -73,10 +76,11 @@ def experiment(
     elif found:
         print(render(found, format), end="")
         write_text(out / f"{chosen.id}.md", render(found, "md"))
-    from protolith.report.paper_figures import draw_experiment  # takes a second to import
+    if chosen.kind != "table":
+        from protolith.report.paper_figures import draw_experiment  # takes a second to import
 
-    for path in draw_experiment(chosen, reduction, planned, out):
-        print(f"wrote {path}", file=sys.stderr)
+        for path in draw_experiment(chosen, reduction, planned, out):
+            print(f"wrote {path}", file=sys.stderr)
     name_failed(outcomes)
 
 
