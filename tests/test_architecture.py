@@ -10,6 +10,7 @@ ROOT = Path(protolith.__file__).parent
 ROOMS = [
     "errors",
     "extras",
+    "doors",
     "files",
     "machine",
     "seeds",

@@ -8,11 +8,14 @@ from pathlib import Path
 import pytest
 import torch
 from PIL import Image
+from test_doors import FILES, POINTS
 
 from protolith import records
 from protolith.cli.progress import Lines
+from protolith.data import spec
 from protolith.data.tasks import load_task
 from protolith.errors import RunFailed, UserError
+from protolith.evaluation import measures
 from protolith.experiments.render import cell
 from protolith.experiments.table import build_tables
 from protolith.federation.local_update import Workplace
@@ -20,6 +23,8 @@ from protolith.flower import engine as module
 from protolith.flower.engine import FlowerEngine, Patience
 from protolith.flower.site import Site, SiteMemory
 from protolith.flower.wire import Reply, Request, SiteFacts, hollow_task, wait_for_return
+from protolith.methods import registry
+from protolith.models import registry as models
 from protolith.report.page.build import write_report
 from protolith.runs import runner
 from protolith.runs.config import complete_for, resolve
@@ -108,6 +113,35 @@ def test_sites_give_the_same_numbers_as_this_machine(images, tmp_path, method):
     assert_same_run(run, runner.start(resolve([given]), tmp_path / "here", Observer()))
     assert len(exchange.asked) == 3 + 1  # a round's test and the next round's training are one exchange
     assert all(line["missing"] == [] for line in run.metrics())
+
+
+@pytest.fixture
+def brought(tmp_path, monkeypatch):
+    """An installed package with a method, a model and a measure."""
+    about = tmp_path / "installed" / "outer-1.0.dist-info"
+    about.mkdir(parents=True)
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: outer\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text(POINTS)
+    for name, text in FILES.items():
+        (tmp_path / "installed" / f"{name}.py").write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path / "installed"))
+    rooms = (registry, models, measures, spec)
+    for room in rooms:
+        room._installed.cache_clear()
+    yield
+    models._BUILDERS.pop("outer-model", None)
+    monkeypatch.undo()
+    for room in rooms:
+        room._installed.cache_clear()
+
+
+def test_what_a_package_brings_is_known_at_the_sites(brought, images, tmp_path):
+    model = {"name": "outer-model", "width": 4}
+    given = settings(images, method="outer-method", model=model, measures=["outer-measure"])
+    run = at_sites(Direct(images, tmp_path / "state"), given, tmp_path / "sites")
+    here = runner.start(resolve([given]), tmp_path / "here", Observer())
+    assert_same_run(run, here)
+    assert run.summary()["measures"] == here.summary()["measures"] and "outer-measure" in run.summary()["measures"]
 
 
 def test_sampled_sites_and_rare_tests_give_the_same_numbers(images, tmp_path):
