@@ -8,6 +8,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 # torch comes first and by its exact version: anything newer pulls in gigabytes of GPU libraries.
 $(VENV)/base: pyproject.toml constraints.txt
+	@echo "installing into $(VENV), once: 1.7 GB, most of it torch; this takes some minutes"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install -q "$$(grep '^torch==' constraints.txt)" -c constraints.txt
 	$(BIN)/pip install -q -e ".[report]" -c constraints.txt

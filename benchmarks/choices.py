@@ -22,8 +22,9 @@ from protolith.data.protocols import allocate
 from protolith.data.tasks import load_task
 from protolith.engines.in_process import InProcessEngine
 from protolith.federation.coordinator import Coordinator
+from protolith.federation.layers import styles
 from protolith.federation.local_update import Workplace, one_thread
-from protolith.methods import with_exchange as exchange
+from protolith.federation.rounds import run_round
 from protolith.records import Record
 from protolith.runs.config import RunConfig, complete_for, resolve
 
@@ -59,7 +60,7 @@ VARIANTS: dict[str, dict[str, object]] = {
 def control(name: str) -> None:
     """Change what a variant that is no option of the method needs changed, for the rest of this process."""
     if name.endswith("own style"):
-        exchange.Client.other_styles = lambda self, styles: styles[int(self.knowledge[exchange.OWN])][None]
+        styles.other_styles = lambda known: known[styles.STYLES].cpu()[int(known[styles.OWN])][None]
     if name.endswith("GroupNorm"):
         torch.nn.BatchNorm2d = lambda channels: torch.nn.GroupNorm(8, channels)
     if name.endswith("amplitudes"):
@@ -94,9 +95,10 @@ def measure(name: str, data: Path, seed: int) -> dict[str, object]:
     server, engine = workplace.server(), InProcessEngine(workplace)
     lines, models = [], []
     with tempfile.TemporaryDirectory() as memory, one_thread():
-        coordinator = Coordinator(config, workplace.allocation, server, engine, Path(memory))
+        layers = workplace.new_layers()
+        coordinator = Coordinator(config, workplace.allocation, server, engine, Path(memory), layers=layers)
         for _ in range(ROUNDS):
-            lines.append(coordinator.run_round())
+            lines.append(run_round(coordinator))
             models = [*models, server.weights][-AVERAGED:]
             print(name, lines[-1]["round"], round(lines[-1]["mean"], 1), file=sys.stderr, flush=True)
         together = engine.evaluate(average(models), server.knowledge)

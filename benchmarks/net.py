@@ -89,7 +89,10 @@ def of_layers() -> Cases:
     for method in ("fedavg", "i2pfl"):
         cases[f"{method} balance"] = {"method": method, "training": {"style_balance": True}}
         cases[f"{method} both"] = {"method": method, "training": {"style_balance": True, "style_exchange": 0.8}}
+    # Under the names that Strata's options had while they were its own.
     cases["strata without exchange"] = {"method": "strata", "params": {"exchange": 0.0}}
+    for option, value in (("draw", "joint"), ("draw", "mean"), ("draw", "fixed"), ("balance", False)):
+        cases[f"strata {option}={value}"] = {"method": "strata", "params": {option: value}}
     for method in ("fedavg", "fpl", "i2pfl", "fedcode", "fedplvm", "fedproto", "copa", "fedpac", "strata", "fedopt"):
         for rule in RULES:
             if method != "strata" or rule not in ("median", "geometric-median"):

@@ -24,7 +24,9 @@ from protolith.data.domain import MEAN, STD, Task
 from protolith.data.tasks import load_task
 from protolith.engines.in_process import InProcessEngine
 from protolith.federation.coordinator import LAST, Coordinator
+from protolith.federation.hooks import Hook
 from protolith.federation.local_update import Workplace
+from protolith.federation.rounds import run_round
 from protolith.models.saved import load_weights
 from protolith.records import Record, Upload
 from protolith.runs.accounting import Account
@@ -66,16 +68,27 @@ def train(task: Task, name: str, method: str, noise: float, rounds: int) -> Run:
     means = []
     with tempfile.TemporaryDirectory() as memory:
         engine = InProcessEngine(place)
-        coordinator = Coordinator(config, place.allocation, server, engine, Path(memory), evaluate_every=rounds)
-        coordinator.listen = lambda round_, upload: run.uploads[round_].update({upload.client: upload})
+        coordinator = Coordinator(
+            config, place.allocation, server, engine, Path(memory), evaluate_every=rounds, layers=place.new_layers()
+        )
         for _ in range(rounds):
             run.uploads.append({})
-            metrics = coordinator.run_round()
+            metrics = run_round(coordinator, [Uploads(run)])
             run.privacy = account.after(metrics["round"] - 1).get("privacy", {})
             means += [metrics["mean"]] if "mean" in metrics else []
     run.accuracy = statistics.fmean(means[-LAST:])
     say(f"{name}: accuracy {run.accuracy:.1f}, {run.privacy}")
     return run
+
+
+class Uploads(Hook):
+    """Keeps what is sent."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+
+    def sent(self, round_: int, upload: Upload) -> None:
+        self.run.uploads[round_][upload.client] = upload
 
 
 def say(text: str) -> None:

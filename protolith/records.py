@@ -75,13 +75,29 @@ def write(
 
     Straight from the tensors' memory (the library copies them twice), and the same record gives the same bytes.
     """
-    # The largest elements first, so that every tensor is aligned when the file is mapped.
-    ordered = sorted(record.items(), key=lambda item: (-item[1].element_size(), item[0]))
-    plain = [(name, tensor.detach().cpu().contiguous()) for name, tensor in ordered]
+    plain = [(name, tensor.detach().cpu().contiguous()) for name, tensor in _ordered(record)]
     with files.writing(path, sync=sync) as file:
         files.write_all(file, _header(plain, about))
         for _, tensor in plain:
             files.write_all(file, memoryview(tensor.reshape(-1).view(torch.uint8).numpy().data))
+
+
+def outline(record: Mapping[str, Tensor], about: Mapping[str, Any] | None = None) -> tuple[bytes, dict[str, int], int]:
+    """The beginning of a record's file, where each tensor begins in it, and how long it is; no number is looked at.
+
+    For a file that is filled piece by piece: tensors on the `meta` device will do.
+    """
+    ordered = _ordered(record)
+    header = _header(ordered, about)
+    places, end = {}, len(header)
+    for name, tensor in ordered:
+        places[name], end = end, end + tensor.nbytes
+    return header, places, end
+
+
+def _ordered(record: Mapping[str, Tensor]) -> list[tuple[str, Tensor]]:
+    # The largest elements first, so that every tensor is aligned when the file is mapped.
+    return sorted(record.items(), key=lambda item: (-item[1].element_size(), item[0]))
 
 
 def _header(tensors: list[tuple[str, Tensor]], about: Mapping[str, Any] | None) -> bytes:
@@ -238,6 +254,7 @@ class Upload:
     metrics: dict[str, float] = field(default_factory=dict)
     # Of the client's own model, where that is tested: test set -> measure -> counts (evaluation/measures.py).
     counts: dict[str, dict[str, Record]] = field(default_factory=dict)
+    counts_as: float | None = None  # its weight in the mean of models, where a layer of the server says so; never sent
 
     @property
     def nbytes(self) -> int:

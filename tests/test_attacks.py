@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from protolith.attacks import BURST, Attack, absent, attackers, forged, poisoned
 from protolith.data.domain import Split
 from protolith.errors import UserError
 from protolith.federation.guards import Guard
+from protolith.federation.layers.attack import BURST, Attack, absent, attackers, forged, poisoned
 from protolith.methods import fedavg
 from protolith.methods.base import Roster
 from protolith.records import Broadcast, Upload

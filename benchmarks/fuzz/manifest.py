@@ -22,4 +22,4 @@ def one(data: bytes) -> None:
             assert len(str(error)) < 500_000
             continue
         inside = os.path.realpath(FOLDER) + os.sep
-        assert all(os.path.realpath(row.file).startswith(inside) for row in found.rows)
+        assert all(os.path.realpath(row.picture).startswith(inside) for row in found.rows)

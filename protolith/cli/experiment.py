@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from protolith.cli.options import Data, Device, Json, Set, Workers
+from protolith.cli.options import Data, Device, Json, Model, Set, Weights, Workers
 
 if TYPE_CHECKING:
     from protolith.experiments.paper import Experiment, Reduction
@@ -25,6 +25,8 @@ def experiment(
     rounds: Annotated[int | None, typer.Option(min=1, help="Fewer communication rounds than the paper.")] = None,
     epochs: Annotated[int | None, typer.Option(min=1, help="Fewer local epochs.")] = None,
     width: Annotated[int | None, typer.Option(min=1, help="A narrower network.")] = None,
+    model: Model = None,
+    weights: Weights = None,
     methods: Annotated[str, typer.Option(help="Only these methods, separated by commas (others may be added).")] = "",
     task: Annotated[str, typer.Option(help="Only these tasks, separated by commas.")] = "",
     seeds: Annotated[str, typer.Option(help="Seeds, separated by commas. [default: as many as in the paper]")] = "",
@@ -41,7 +43,7 @@ def experiment(
 ) -> None:
     """Run a table or figure of the papers, and print our numbers beside the paper's."""
     from protolith.cli.progress import print_json
-    from protolith.cli.request import flags_of, seeds_of, words
+    from protolith.cli.request import flags_of, model_settings, seeds_of, words
     from protolith.cli.result import name_failed
     from protolith.cli.sweep_progress import sweep_observer
     from protolith.experiments.paper import Reduction, get_experiment, plan, tables
@@ -56,7 +58,7 @@ def experiment(
     chosen = get_experiment(name)
     reduction = Reduction(
         rounds, epochs, width, words(methods), words(task), tuple(seeds_of(seeds)) if seeds else (),
-        tuple(set_ or ()), flags_of(data=data, workers=workers, device=device),
+        (*model_settings(model, weights), *(set_ or ())), flags_of(data=data, workers=workers, device=device),
     )  # fmt: skip
     with redirect_stdout(sys.stderr):  # whatever a plug-in prints: the output is the result alone
         planned = plan(chosen, reduction)

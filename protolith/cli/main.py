@@ -9,7 +9,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from protolith import __version__
-from protolith.cli import deploy, experiment, figures, lists, moved, report, run, settings, tables, use
+from protolith.cli import deploy, experiment, figures, lists, models, moved, report, run, settings, tables, use
 from protolith.errors import Interrupted, RunFailed, UserError
 from protolith.files import refusal
 
@@ -23,7 +23,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
-    epilog="Start with: protolith run --method fedavg --task mini",
+    epilog="Start with: protolith run --config demo --method strata; on your own images: protolith data check FOLDER",
 )
 
 
@@ -56,6 +56,7 @@ app.command("export")(use.export)
 app.command("diagnose")(use.diagnose)
 app.command("bench", hidden=True, context_settings=moved.ANYTHING)(moved.bench)
 app.command("methods")(lists.methods)
+app.command("models")(models.models)
 app.command("tasks")(lists.tasks)
 app.command("options")(settings.options)
 app.command("settings", hidden=True)(settings.options)  # its name in 0.1
@@ -92,6 +93,9 @@ def main() -> NoReturn:
         # Typer's own complaints about options (the class is click's, or typer's copy of it, by version).
         if hasattr(error, "format_message"):
             said = error.format_message()
+            if type(error).__name__ == "NoArgsIsHelpError":  # a group of commands by itself
+                print(said)
+                sys.exit(0)
             _leave(re.sub(r"( Did you mean [^?]*\?)\1", r"\1", said), 2)  # click and typer both suggest a command
         raise
 

@@ -47,10 +47,27 @@ Plugin = Annotated[
     list[str] | None,
     typer.Option(help="A module, .py or .toml file with a method, model or task of your own; may be repeated."),
 ]
+Model = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME", help="The network or pretrained backbone (see `protolith models`). [default: resnet10]"
+    ),
+]
+Weights = Annotated[
+    str | None,
+    typer.Option(metavar="FILE", help="A backbone's weights (.safetensors or .pth), other than its package's."),
+]
+Tune = Annotated[
+    str | None,
+    typer.Option(
+        metavar="WHAT",
+        help="What is trained of a pretrained backbone: head, last, all or scratch. [default: head]",
+    ),
+]
 Init = Annotated[Path | None, typer.Option("--init", metavar="FILE", help="Weights to start from, as safetensors.")]
 WithBaselines = Annotated[
     bool,
-    typer.Option("--with-baselines", help="Also train every site alone, FedAvg, and all data pooled; say what paid."),
+    typer.Option("--with-baselines", help="Also train each site alone, FedAvg, and pooled data, and compare."),
 ]
 SkipBad = Annotated[
     bool, typer.Option("--skip-bad", help="Leave out images of your own that cannot be read (else: an error).")

@@ -8,9 +8,10 @@ from protolith.data.sources.found import Progress
 from protolith.data.spec import all_tasks
 from protolith.errors import UserError
 from protolith.experiments.presets import read_settings
+from protolith.models.backbones import absolute
 from protolith.runs.config import RunConfig, merge, parse_set, resolve
 from protolith.runs.defaults import Tree
-from protolith.use.own_run import default_method, unsaid
+from protolith.use.own_run import ON_RESNETS, default_method, unsaid
 
 
 def flags_of(protocol: str | None = None, **others: Any) -> Tree:
@@ -33,6 +34,18 @@ def attack_of(kind: str | None, share: float | None) -> Tree | None:
         raise UserError("--attackers needs --attack KIND.")
     given = {"kind": kind, "share": share}
     return {name: value for name, value in given.items() if value is not None} or None
+
+
+def model_of(name: str | None, weights: str | None, tune: str | None = None) -> Tree | None:
+    """The options of the network, as a layer of settings; folders and files by their whole path."""
+    files = [str(Path(file).resolve()) if file else "" for file in (weights or "").split("+")]
+    found = {"name": absolute(name) if name else None, "weights": "+".join(files) if weights else None, "tune": tune}
+    return {key: value for key, value in found.items() if value is not None} or None
+
+
+def model_settings(name: str | None, weights: str | None, tune: str | None = None) -> tuple[str, ...]:
+    """The same as `--set` takes them."""
+    return tuple(f"model.{key}={value}" for key, value in (model_of(name, weights, tune) or {}).items())
 
 
 def given(config: str | None, flags: Tree, settings: Iterable[str], below: Tree | None = None) -> Tree:
@@ -73,7 +86,8 @@ def configs_of(
         for seed in seeds_of(seeds)
         for name in words(methods)
     ]
-    weakest = unsaid(asked[0], say) if asked else {}
+    deciding = [one for one in asked if one.get("method") in ON_RESNETS] + asked  # all have one network
+    weakest = unsaid(deciding[0], say) if asked else {}
     return [resolve([weakest, one]) for one in asked]
 
 

@@ -22,6 +22,7 @@ from protolith.cli.options import (
     Init,
     Json,
     Method,
+    Model,
     NoDiagnostics,
     Out,
     Plugin,
@@ -33,6 +34,8 @@ from protolith.cli.options import (
     SkipBad,
     Task,
     Track,
+    Tune,
+    Weights,
     WithBaselines,
     Workers,
 )
@@ -45,6 +48,9 @@ if TYPE_CHECKING:
 
 def run(
     method: Method = None,
+    model: Model = None,
+    weights: Weights = None,
+    tune: Tune = None,
     task: Task = None,
     protocol: Protocol = None,
     data: Data = None,
@@ -83,7 +89,7 @@ def run(
         method=method, task=task, protocol=protocol, data=data, rounds=rounds, seed=seed, workers=workers,
         engine=engine, address=address, device=device, plugins=plugin, skip_bad=skip_bad or None,
         init=str(init.resolve()) if init else None, diagnostics=False if no_diagnostics else None,
-        attack=request.attack_of(attack, attackers),
+        attack=request.attack_of(attack, attackers), model=request.model_of(model, weights, tune),
     )  # fmt: skip
     at_sites = Deployment.open(deployment).settings() if deployment else {}
     with redirect_stdout(sys.stderr):  # whatever a plug-in prints: the output is the result alone
@@ -135,6 +141,9 @@ def sweep(
     methods: Annotated[str, typer.Option(help="Methods to compare, separated by commas.")],
     out: Annotated[Path, typer.Option(help="Directory for all runs; a sweep that was stopped goes on from it.")],
     seeds: Annotated[str, typer.Option(help="Seeds, separated by commas.")] = "0",
+    model: Model = None,
+    weights: Weights = None,
+    tune: Tune = None,
     task: Task = None,
     protocol: Protocol = None,
     data: Data = None,
@@ -161,7 +170,7 @@ def sweep(
         need("--report", "report")
     flags = request.flags_of(
         task=task, protocol=protocol, data=data, rounds=rounds, workers=workers, device=device, plugins=plugin,
-        diagnostics=False if no_diagnostics else None,
+        diagnostics=False if no_diagnostics else None, model=request.model_of(model, weights, tune),
     )  # fmt: skip
     with redirect_stdout(sys.stderr):
         watcher = sweep_observer()

@@ -10,7 +10,7 @@ from protolith.cli.options import Plugin
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
 
-USUAL = ("method", "task", "data", "protocol", "rounds", "seed", "out", "config", "set_", "report")
+USUAL = ("method", "model", "task", "data", "protocol", "rounds", "seed", "out", "set_", "report")
 
 
 class ShortHelp(typer.core.TyperCommand):

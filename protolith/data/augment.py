@@ -47,6 +47,14 @@ def erase(
     return torch.where((inside & (chosen < probability)).unsqueeze(3), filling, images)
 
 
+def one_view(encoded: Tensor, rng: torch.Generator) -> Tensor:
+    """One view of each encoded image [n, views, …], drawn at random: [n, 1, …]."""
+    n, views = encoded.shape[:2]
+    if views == 1:
+        return encoded
+    return encoded[torch.arange(n), torch.randint(views, (n,), generator=rng)].unsqueeze(1)
+
+
 def to_input(images: Tensor, device: torch.device, mean: Sequence[float] = MEAN, std: Sequence[float] = STD) -> Tensor:
     """Turn uint8 images [n, h, w, 3] into normalised floats [n, 3, h, w] in channels-last memory on the device."""
     middle = torch.tensor(mean, device=device).mul_(255)

@@ -50,32 +50,18 @@ def folder(given: Path | None = None) -> Path:
 def file_for(cache: Path, name: str, size: int, fingerprints: Fingerprints) -> Path:
     """Return the file of a task: its name depends on everything that determines the content."""
     parts = json.dumps([FORMAT, name, size, list(fingerprints.items())])
-    return cache / f"{_stem(name, size)}{hashlib.sha256(parts.encode()).hexdigest()[:16]}.safetensors"
+    return cache / f"{stem(name, size)}{hashlib.sha256(parts.encode()).hexdigest()[:16]}.safetensors"
 
 
 def write(path: Path, task: Task, fingerprints: Fingerprints) -> Task:
     """Write a decoded task, complete or not at all, and return it mapped from the file."""
-    tensors = {
-        f"{index}/{part}/{kind}": getattr(split, kind)
-        for index, domain in enumerate(task.domains)
-        for part, split in (("train", domain.train), ("test", domain.test))
-        for kind in ("images", "labels")
-    }
-    header = {
-        "format": FORMAT,
-        "name": task.name,
-        "classes": task.classes,
-        "domains": [domain.name for domain in task.domains],
-        "notes": task.notes,
-        "fingerprints": dict(fingerprints),
-    }
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         _sweep(path.parent)
         # A directory of its own for each writer, so that two processes at once never meet.
         with TemporaryDirectory(prefix=".writing-", dir=path.parent) as place:
             temporary = Path(place) / path.name
-            records.write(temporary, tensors, about=header, sync=True)
+            records.write(temporary, record_of(task), about=about(task, fingerprints), sync=True)
             temporary.replace(path)
     except OSError as error:
         raise UserError(
@@ -85,10 +71,33 @@ def write(path: Path, task: Task, fingerprints: Fingerprints) -> Task:
     return read(path)
 
 
+def record_of(task: Task) -> records.Record:
+    """The tensors of a task by their names in its file."""
+    return {
+        f"{index}/{part}/{kind}": tensor
+        for index, domain in enumerate(task.domains)
+        for part, split in (("train", domain.train), ("test", domain.test))
+        for kind in ("images", "labels", "colours")
+        if (tensor := getattr(split, kind)) is not None
+    }
+
+
+def about(task: Task, fingerprints: Fingerprints) -> dict[str, Any]:
+    """What a task's file says about itself."""
+    return {
+        "format": FORMAT,
+        "name": task.name,
+        "classes": task.classes,
+        "domains": [domain.name for domain in task.domains],
+        "notes": task.notes,
+        "fingerprints": dict(fingerprints),
+    }
+
+
 def read(path: Path) -> Task:
     """Read a decoded task with its images mapped from the file; BadRecord when the file is damaged."""
-    tensors, about = records.read_with_about(path)
-    header = _parse(about, path)
+    tensors, said = records.read_with_about(path)
+    header = _parse(said, path)
     try:
         domains = tuple(
             Domain(name, *(_split(tensors, f"{index}/{part}") for part in ("train", "test")))
@@ -104,21 +113,21 @@ def read_header(path: Path) -> Header:
     return _parse(records.read_about(path), path)
 
 
-def read_if_good(path: Path, progress: Progress) -> Task | None:
-    """Read a decoded task if it is there; say so and return nothing when it is damaged."""
+def read_if_good(path: Path, progress: Progress, what: str = "decoded file") -> Task | None:
+    """Read a task's file if it is there; say so and return nothing when it is damaged."""
     if not path.is_file():
         return None
     try:
         return read(path)
     except BadRecord:
-        sentence = f"the decoded file '{path}' is damaged and is made anew"
+        sentence = f"the {what} '{path}' is damaged and is made anew"
         (log.warning if progress is silent else progress)(sentence)
         return None
 
 
 def candidates(cache: Path, name: str, size: int) -> Iterator[tuple[Path, Header]]:
     """Go through the decoded files of a task and size, newest first, without the damaged ones."""
-    files = [path for path in cache.glob(f"{_stem(name, size)}*.safetensors") if path.is_file()]
+    files = [path for path in cache.glob(f"{stem(name, size)}*.safetensors") if path.is_file()]
     for path in sorted(files, key=lambda path: path.stat().st_mtime_ns, reverse=True):
         try:
             header = read_header(path)
@@ -127,13 +136,14 @@ def candidates(cache: Path, name: str, size: int) -> Iterator[tuple[Path, Header
         yield path, header
 
 
-def _stem(name: str, size: int) -> str:
+def stem(name: str, size: int) -> str:
+    """How the name of a task's file begins."""
     readable = "".join(letter if letter.isalnum() or letter in "-_" else "_" for letter in name)
     return f"{readable[:100]}-{size}px-"
 
 
 def _split(tensors: records.Record, prefix: str) -> Split:
-    return Split(tensors[f"{prefix}/images"], tensors[f"{prefix}/labels"])
+    return Split(tensors[f"{prefix}/images"], tensors[f"{prefix}/labels"], tensors.get(f"{prefix}/colours"))
 
 
 def _parse(header: Mapping[str, Any], path: Path) -> Header:

@@ -14,19 +14,33 @@ STD = (0.229, 0.224, 0.225)
 
 @dataclass(frozen=True)
 class Split:
-    """Images as one uint8 tensor [n, height, width, 3] and labels as one int64 tensor [n]."""
+    """Images as one uint8 tensor [n, height, width, 3] and labels as one int64 tensor [n].
+
+    Encoded images are float features [n, views, …] instead; view 0 is the image itself. `colours` [n, 6] is then what
+    `styles.statistics` says of the images, so that styles can be exchanged without them.
+    """
 
     images: Tensor
     labels: Tensor
+    colours: Tensor | None = None
 
     def __post_init__(self) -> None:
-        n = len(self.labels)
-        if self.images.dtype != torch.uint8 or self.images.ndim != 4 or self.images.shape[3] != 3:
+        n, shape = len(self.labels), tuple(self.images.shape)
+        pictures = self.images.dtype == torch.uint8 and len(shape) == 4 and shape[3] == 3
+        if not pictures and not (self.encoded and len(shape) >= 3):
             raise ValueError(
-                f"images must be uint8 [n, height, width, 3], not {self.images.dtype} {tuple(self.images.shape)}"
+                "images must be uint8 [n, height, width, 3], or float32 or float16 [n, views, …], not "
+                f"{self.images.dtype} {shape}"
             )
         if self.labels.dtype != torch.int64 or len(self.images) != n:
             raise ValueError(f"labels must be int64 [{len(self.images)}], not {self.labels.dtype} [{n}]")
+        if self.colours is not None and (self.colours.dtype != torch.float32 or self.colours.shape != (n, 6)):
+            raise ValueError(f"colours must be float32 [{n}, 6], not {self.colours.dtype} {tuple(self.colours.shape)}")
+
+    @property
+    def encoded(self) -> bool:
+        """Whether the images are features of a frozen backbone."""
+        return self.images.dtype in (torch.float32, torch.float16)
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -64,8 +78,9 @@ class Task:
 
     @property
     def size(self) -> int:
-        """Height and width of the images."""
-        return int(self.domains[0].train.images.shape[1])
+        """Height and width of the images; 0 where they are encoded."""
+        first = self.domains[0].train
+        return 0 if first.encoded else int(first.images.shape[1])
 
     @property
     def by_name(self) -> Mapping[str, Domain]:

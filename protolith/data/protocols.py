@@ -1,6 +1,7 @@
 """Protocols: the named partitions with their settings, and the clients that come of them."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Literal
@@ -112,13 +113,32 @@ def select(domain: Domain, rows: Tensor) -> Split:
     first, last = int(rows[0]), int(rows[-1])
     stretch = last - first + 1 == len(rows) and torch.equal(rows, torch.arange(first, last + 1))
     if first >= border and stretch:  # of the test part: no copy
-        return Split(
-            domain.test.images[first - border : last - border + 1],
-            domain.test.labels[first - border : last - border + 1],
-        )
+        return _part(domain.test, slice(first - border, last - border + 1))
     train, test = rows[rows < border], rows[rows >= border] - border
-    images = torch.cat([domain.train.images[train], domain.test.images[test]])
-    return Split(images, torch.cat([domain.train.labels[train], domain.test.labels[test]]))
+    return joined([_part(domain.train, train), _part(domain.test, test)])
+
+
+def joined(parts: Sequence[Split]) -> Split:
+    """Several splits as one.
+
+    Encoded test images have no views beside the image itself, which then stands for those that others have.
+    """
+    views = max((part.images.shape[1] for part in parts if part.encoded and len(part)), default=0)
+    images = [
+        part.images.expand(-1, views, *part.images.shape[2:]) if part.encoded and len(part) else part.images
+        for part in parts
+        if len(part) or not views
+    ]
+    colours = [part.colours for part in parts if part.colours is not None]
+    return Split(
+        torch.cat(images),
+        torch.cat([part.labels for part in parts]),
+        torch.cat(colours) if len(colours) == len(parts) else None,
+    )
+
+
+def _part(split: Split, rows: Tensor | slice) -> Split:
+    return Split(split.images[rows], split.labels[rows], None if split.colours is None else split.colours[rows])
 
 
 def partition_of(protocol: Protocol) -> Partition:
@@ -211,7 +231,7 @@ def data_of(task: Task, client: Client) -> Split:
         rows = client.rows[(client.rows >= first) & (client.rows < first + size)] - first
         if len(rows):
             parts.append(select(task.by_name[domain], rows))
-    return Split(torch.cat([part.images for part in parts]), torch.cat([part.labels for part in parts]))
+    return joined(parts)
 
 
 def _pooled(task: Task, clients: list[Client]) -> Client:

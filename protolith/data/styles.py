@@ -5,6 +5,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from protolith.data.domain import Split
+
 LENGTH = 12  # of a style: mean and deviation, over the images, of three channel means and three channel deviations
 LEVEL = 1.0 / 255.0  # one step of a stored pixel; images flatter than this have no contrast to stretch
 ROWS = 1024  # images looked at together when a style is taken
@@ -24,7 +26,17 @@ def statistics(images: Tensor) -> Tensor:
 
 def style_of(images: Tensor) -> Tensor:
     """The style of images [n, h, w, 3]: [12], the mean over the images of their statistics, then the deviation."""
-    found = torch.cat([statistics(part) for part in torch.split(images, ROWS)]).double()
+    return style_from(torch.cat([statistics(part) for part in torch.split(images, ROWS)]))
+
+
+def style_of_split(data: Split) -> Tensor:
+    """The style of a split, which encoded images have brought with them."""
+    return style_of(data.images) if data.colours is None else style_from(data.colours)
+
+
+def style_from(found: Tensor) -> Tensor:
+    """The style of images of these statistics [n, 6]."""
+    found = found.double()
     deviations, means = torch.std_mean(found, dim=0, correction=0)
     return torch.cat([means, deviations]).float()
 

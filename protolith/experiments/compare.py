@@ -13,6 +13,12 @@ from protolith.runs.directory import RunDirectory
 
 # What makes no variant of a method: the seed, where and how it was run, and what was kept of it.
 ALIKE = {*PLACE, "seed", "plugins", "evaluate_every", "keep_models"}
+WRITTEN = {
+    "weights",
+    "sha256",
+    "tag",
+    "input",
+}  # of a backbone: they follow from its name, or `_weights` tells them apart
 
 Group = dict[str, list[RunDirectory]]  # method or variant -> its runs, one for each seed
 Member = tuple[RunDirectory, RunConfig]
@@ -46,7 +52,8 @@ def _setting(config: RunConfig, tasks: Iterable[str]) -> str:
 def _variants(members: Sequence[Member]) -> Group:
     """The runs of one method by what sets them apart."""
     title, usual = _title_and_defaults(members[0][1])
-    options = [_options(config) | code for (_, config), code in zip(members, _codes(members), strict=True)]
+    apart = zip(members, _codes(members), _weights(members), strict=True)
+    options = [_options(config) | code | weights for (_, config), code, weights in apart]
     keys = list(dict.fromkeys(key for found in options for key in found))
     differing = [key for key in keys if any(found.get(key) != options[0].get(key) for found in options)]
     variants: dict[str, dict[int, RunDirectory]] = {}
@@ -66,21 +73,30 @@ def _codes(members: Sequence[Member]) -> list[dict[str, str]]:
     return [{name: digest for name, digest in code.items() if len(held[name]) > 1} for code in codes]
 
 
+def _weights(members: Sequence[Member]) -> list[dict[str, str]]:
+    """The beginning of each backbone's SHA-256, where one name stands for several."""
+    models = [config.model for _, config in members]
+    held = {model.name: {other.sha256 for other in models if other.name == model.name} for model in models}
+    return [{"weights": model.sha256[:12]} if len(held[model.name]) > 1 else {} for model in models]
+
+
 def _title_and_defaults(config: RunConfig) -> tuple[str, dict[str, Any]]:
     """A method's title, and its own options as they are when nobody asks for anything else."""
     if config.method not in method_names():  # a plug-in that is not at hand
         return config.method, {}
     method = get_method(config.method)
-    return method.title, method.params(**options_for(config.task, method)).model_dump(mode="json")
+    usual = method.params(**options_for(config.task, method)).model_dump(mode="json")
+    return method.title, {**usual, **method.settings.get("training", {})}
 
 
 def _options(config: RunConfig) -> dict[str, Any]:
     """The settings that can change a result, by their names; by short ones where only one setting has it."""
     full: dict[tuple[str, str], Any] = {}
-    for section, value in config.model_dump(mode="json", exclude=ALIKE).items():
+    left_out: dict[str, Any] = {**dict.fromkeys(ALIKE, True), "model": WRITTEN}
+    for section, value in config.model_dump(mode="json", exclude=left_out).items():
         for name, inner in value.items() if isinstance(value, dict) else [("", value)]:
             # Clients or samples by domain are one number where all domains have the same.
-            alike = isinstance(inner, dict) and len(set(inner.values())) == 1
+            alike = isinstance(inner, dict) and len(set(map(str, inner.values()))) == 1
             full[section, name] = next(iter(inner.values())) if alike else inner
     names = [name for _, name in full]
     return {

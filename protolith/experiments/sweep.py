@@ -8,15 +8,17 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from protolith.errors import Interrupted, UserError
 from protolith.federation.local_update import choose_device
+from protolith.federation.setup import RENAMED
 from protolith.files import read_json, write_text
 from protolith.machine import cores
+from protolith.methods.base import Training
 from protolith.methods.registry import get_method, plugin_digest
 from protolith.runs.config import RunConfig
 from protolith.runs.directory import RunDirectory
@@ -65,9 +67,21 @@ def job_path(config: RunConfig, out: Path) -> Path:
 
 def _dumped(config: RunConfig, exclude_defaults: bool = False) -> dict[str, Any]:
     """Everything that could give another result, the method's options among it."""
-    params = get_method(config.method).params.model_validate(config.params)
+    method = get_method(config.method)
+    params = method.params.model_validate(config.params)
     settings = config.model_dump(mode="json", exclude={*PLACE, "params"}, exclude_defaults=exclude_defaults)
-    return {**settings, "params": params.model_dump(mode="json", exclude_defaults=exclude_defaults)}
+    found = {**settings, "params": params.model_dump(mode="json", exclude_defaults=exclude_defaults)}
+    return with_old_names(found, config, method.settings) if exclude_defaults else found
+
+
+def with_old_names(settings: dict[str, Any], config: RunConfig, usual: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings that have another place since jobs got their names, at the old one, if they are not the method's own."""
+    names = RENAMED.get(config.method, {})
+    training = {name: held for name, held in settings.get("training", {}).items() if name not in names.values()}
+    now = {**Training().model_dump(), **usual.get("training", {})}
+    moved = {old: held for old, new in names.items() if (held := getattr(config.training, new)) != now[new]}
+    others = {name: held for name, held in settings.items() if name != "training"}
+    return {**others, **({"training": training} if training else {}), "params": {**settings["params"], **moved}}
 
 
 def _settings(config: RunConfig) -> dict[str, Any]:

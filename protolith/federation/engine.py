@@ -3,13 +3,10 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import Protocol
 
 from protolith.evaluation.measures import Counts
 from protolith.records import Broadcast, Record, Upload
-
-if TYPE_CHECKING:
-    from protolith.federation.coordinator import Coordinator
 
 
 @dataclass(frozen=True)
@@ -47,19 +44,4 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """Give everything back."""
-        ...
-
-
-@runtime_checkable
-class Sites(Engine, Protocol):
-    """An engine whose workers are real sites, which may be away."""
-
-    releases: dict[str, int]  # client -> how often its site has sent prototypes with noise, as it says
-
-    def look_ahead(self, coordinator: "Coordinator") -> None:
-        """Learn from the coordinator what comes next."""
-        ...
-
-    def events(self) -> dict[str, Any]:
-        """Tell what happened in the last round besides its numbers."""
         ...

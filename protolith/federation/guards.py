@@ -6,6 +6,7 @@ from collections.abc import Collection
 import torch
 from torch import Tensor
 
+from protolith.federation.layers.base import Layers
 from protolith.methods import base
 from protolith.methods.base import Spec
 from protolith.methods.fedavg import Server
@@ -20,14 +21,14 @@ SHOWN = 40  # characters of a name that somebody else chose
 class Guard:
     """The schema of the uploads of a round."""
 
-    def __init__(self, server: Server, awaited: Collection[int] | None = None) -> None:
+    def __init__(self, server: Server, awaited: Collection[int] | None = None, layers: Layers | None = None) -> None:
         self.server = server
         self.weights = {
             name: Spec(tuple(tensor.shape), tensor.dtype, least=0 if _never_negative(name) else None)
             for name, tensor in server.weights.items()
             if server.expects(name)
         }
-        self.knowledge = server.schema()
+        self.knowledge = {**server.schema(), **(layers.schema() if layers else {})}
         self.counts = server.roster.counts
         self.awaited = None if awaited is None else set(awaited)
 

@@ -1,35 +1,35 @@
 """A client's work as a pure function of what it is given, and the place where it is done."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import torch
 from torch import nn
 
-from protolith.attacks import attackers, forged, poisoned
 from protolith.data.domain import Split, Task
 from protolith.data.protocols import Allocation, allocate, data_of, select
 from protolith.errors import UserError
 from protolith.evaluation.accuracy import Chunk
 from protolith.evaluation.measures import Counts, added, count, measures_of
-from protolith.federation.protection import refuse_unprotected
+from protolith.federation.layers import layers_of
+from protolith.federation.layers.base import Layers
 from protolith.federation.setup import Setup
-from protolith.methods import with_exchange, with_prototypes
 from protolith.methods.base import Context, Roster
-from protolith.methods.fedavg import Server
-from protolith.methods.registry import Method, get_method
-from protolith.methods.robust import Robust
+from protolith.methods.fedavg import Client, Server
+from protolith.methods.registry import get_method
 from protolith.models import Network, build_model, saved
+from protolith.models.backbones import is_backbone, open_backbone
 from protolith.models.passes import BATCH, answers
+from protolith.models.registry import build_tuned
 from protolith.models.resnet import ResNet
 from protolith.models.saved import load_weights
 from protolith.models.spec import InputSpec, see, spec_of
 from protolith.records import Broadcast, Record, Upload, clone
-from protolith.seeds import derive, generator
+from protolith.seeds import derive
 
 
 def choose_device(name: str) -> torch.device:
@@ -65,25 +65,51 @@ def one_thread() -> Iterator[None]:
 
 
 class Workplace:
-    """What a worker holds ready: the task, one resident model, the method."""
+    """What a worker holds ready: the task, one resident model, the method and what stands around it."""
 
-    def __init__(self, setup: Setup, task: Task, secret_noise: bool = False) -> None:
+    def __init__(
+        self,
+        setup: Setup,
+        task: Task,
+        at_site: bool = False,
+        execute: "Executor | None" = None,
+        pictures: Task | None = None,
+    ) -> None:
         self.setup = setup
-        self.secret_noise = secret_noise
+        self.execute = execute or sequential
+        self.at_site = at_site  # and not in a simulation
         self.task = task
+        self.pictures = pictures or task  # the decoded images, where clients train on what is made of them
         self.allocation: Allocation = allocate(task, setup.protocol, setup.seed)
-        self.method = composed(get_method(setup.method), setup)
+        self.method = get_method(setup.method)
         self.params = self.method.params.model_validate(setup.params)
         self.measures = measures_of(setup.measures)
-        refuse_unprotected(setup.privacy, self.method, self.params)
-        if setup.robust != "mean" and (reason := self.method.server.robust_problem(setup.robust, self.params)):
-            raise UserError(f"robust = '{setup.robust}' is not for {setup.method}: {reason}.")
-        self.attackers = attackers(setup.attack, len(self.allocation.clients), setup.seed)
+        self.layers = self.new_layers()
+        self.layers.check(self.method, self.params)
+        self._refuse_frozen()
         self.device = choose_device(setup.device)
         self._first: nn.Module | None = self._build()
         self.spec = spec_of(self._first)
         self.backbone: dict[str, Any] | None = getattr(self._first, "about", None)  # where it is a pretrained one
         self.method.client.check(self._first)
+
+    def _refuse_frozen(self) -> None:
+        """Refuse what needs images, or trained features, where a frozen backbone has made them."""
+        chosen = self.setup.model
+        if chosen.tune == "head" and not chosen.projection and self.method.client.shapes_features:
+            raise UserError(
+                f"{self.method.title}'s losses act on features, and none are trained below the head: set "
+                "model.projection, for instance to 256."
+            )
+        if chosen.frozen and getattr(self.params, "mixup", "") == "input":
+            raise UserError(
+                f"params.mixup = 'input' mixes images, and with model.tune = '{chosen.tune}' clients have none."
+            )
+        if chosen.frozen and self.setup.training.style_exchange:
+            raise UserError(
+                f"model.tune = '{chosen.tune}': a frozen backbone saw the images before they could be re-coloured; "
+                "set training.style_exchange to 0, and model.views to 5 for views in other colours."
+            )
 
     @cached_property
     def model(self) -> nn.Module:
@@ -104,9 +130,14 @@ class Workplace:
 
     def _build(self) -> nn.Module:
         chosen, name = self.setup.model, self.setup.model.name
-        model = build_model(
-            name, len(self.task.classes), chosen.width, self.setup.seed, self.setup.size, chosen.weights, chosen.sha256
-        )
+        classes, seed, size = len(self.task.classes), self.setup.seed, self.setup.size
+        model: nn.Module
+        if is_backbone(name):
+            model = build_tuned(
+                name, classes, seed, chosen.tune, size, chosen.weights, chosen.sha256, chosen.projection, chosen.scale
+            )
+        else:
+            model = build_model(name, classes, chosen.width, seed, size)
         if chosen.input:  # as the run wrote it down, whatever a library says today
             model.spec = InputSpec.of(chosen.input)  # type: ignore[assignment]
         if self.setup.training.precision == "bfloat16":
@@ -121,11 +152,20 @@ class Workplace:
         counts = tuple(len(client.rows) for client in self.allocation.clients)
         network = self.model if self._first is None else self._first
         buffers = frozenset(name for name, _ in network.named_buffers())
-        return Roster(counts, len(self.task.classes), self._feature_length(), self.setup.rounds, buffers)
+        return Roster(
+            counts,
+            len(self.task.classes),
+            self._feature_length(),
+            self.setup.rounds,
+            buffers,
+            self.layers.pooling(),
+            self.layers.exact_counts,
+        )
 
     def _feature_length(self) -> int:
         network = self.model if self._first is None else self._first
-        if isinstance(head := cast(Network, network).head, nn.Linear):
+        head = cast(Network, network).head
+        if isinstance(head, nn.Linear):
             return head.in_features  # a pass would load kernels that a server does not need
         probe = torch.zeros(1, 3, self.setup.size, self.setup.size, device=next(network.parameters()).device)
         network.eval()
@@ -133,12 +173,13 @@ class Workplace:
             return int(cast(Network, network).features(probe).shape[1])
 
     def server(self, weights: Record | None = None) -> Server:
-        """The method's server, as the settings want it; it starts from these weights or from those of the seed."""
-        server = self.method.server(self.params, self.initial if weights is None else weights, self.roster)
-        server.robust = Robust(self.setup.robust, self.setup.robust_share)
-        if isinstance(server, with_prototypes.Server):  # with noise, or with classes left out, they do not add up
-            server.exact_counts = self.setup.privacy.noise == 0 and self.setup.privacy.least == 1
-        return server
+        """The method's server; it starts from these weights or from those of the seed."""
+        return self.method.server(self.params, self.initial if weights is None else weights, self.roster)
+
+    def new_layers(self) -> Layers:
+        """The layers of the run, as they are before its first round; a server needs some of its own."""
+        images = [len(client.rows) for client in self.allocation.clients]
+        return layers_of(self.setup, images, len(self.task.classes), self.at_site)
 
     def client_data(self, client: int) -> Split:
         """The private data set of a client."""
@@ -160,14 +201,9 @@ class Workplace:
     ) -> tuple[Upload, Record]:
         """Run `local_update` for one client; with `evaluate`, test its model on everything afterwards."""
         context = replace(self.context(client, round_, broadcast, memory), copy=copy)
-        attack, lies = self.setup.attack, client in self.attackers
-        if lies:
-            context.data = poisoned(attack, context.data, context.classes)
-        upload, new_memory = local_update(self.method.client, context)
+        [(upload, new_memory)] = self.execute(self.method.client, [context])
         if evaluate:
             upload = replace(upload, counts=self._own_counts(broadcast.knowledge))
-        if lies:
-            upload = forged(attack, upload, broadcast, generator(self.setup.seed, "attack", round_, client))
         return upload, new_memory
 
     def context(self, client: int, round_: int, broadcast: Broadcast, memory: Record) -> Context:
@@ -182,7 +218,7 @@ class Workplace:
             training=self.setup.training,
             buffers=self.setup.buffers,
             model=self.model,
-            data=self.client_data(client),
+            data=self.layers.data(self.client_data(client), client),
             weights=broadcast.weights,
             knowledge={name: tensor.to(self.device) for name, tensor in broadcast.knowledge.items()},
             memory=memory,
@@ -190,8 +226,7 @@ class Workplace:
             seed=seed,
             device=self.device,
             run_seed=self.setup.seed,
-            privacy=self.setup.privacy,
-            secret_noise=self.secret_noise,
+            layers=self.layers,
         )
 
     def _own_counts(self, knowledge: Record) -> dict[str, Counts]:
@@ -203,6 +238,15 @@ class Workplace:
         """What a file with a model of this run says about itself."""
         chosen = self.setup.model
         return saved.about(self.setup.method, chosen.name, chosen.width, self.task.classes, self.spec, self.backbone)
+
+    def whole(self, weights: Record) -> Record:
+        """Weights of this run with those of its frozen backbone: all that a model's file needs."""
+        if not self.setup.model.frozen:
+            return weights
+        chosen = self.setup.model
+        backbone = open_backbone(chosen.name, chosen.weights, self.setup.size, chosen.sha256)
+        held = {f"backbone.{name}": tensor for name, tensor in backbone.network.state_dict().items()}
+        return {**held, **weights}
 
     def write_model(self, path: Path) -> None:
         """Write the model as training left it."""
@@ -222,17 +266,18 @@ class Workplace:
             return added(count(self.measures, logits, of) for logits, of in zip(said, labels, strict=True))
 
 
-def composed(method: Method, setup: Setup) -> Method:
-    """The method with what the settings put on top of it."""
-    exchange, balance = setup.training.style_exchange, setup.training.style_balance
-    if exchange == 0 and not balance:
-        return method
-    if issubclass(method.client, with_exchange.Client):
-        given, own = ("style_exchange", "exchange") if exchange else ("style_balance", "balance")
-        raise UserError(f"training.{given}: {method.name} exchanges styles already; its own option is params.{own}.")
-    if balance and not (method.server.averages and method.server.weight is Server.weight):
-        raise UserError(f"training.style_balance is not for {method.name}, which does not average models by images.")
-    return with_exchange.with_exchange(method, balance)
+class Executor(Protocol):
+    """How the work of some clients of a round is done at one place; what comes of it is in their order."""
+
+    def __call__(self, client_type: type[Client], contexts: Iterable[Context]) -> Iterator[tuple[Upload, Record]]:
+        """Do it."""
+        ...
+
+
+def sequential(client_type: type[Client], contexts: Iterable[Context]) -> Iterator[tuple[Upload, Record]]:
+    """One client after the other on the resident network, whose weights are then those of the last."""
+    for context in contexts:
+        yield local_update(client_type, context)
 
 
 def local_update(client_type: type, context: Context) -> tuple[Upload, Record]:
@@ -240,7 +285,7 @@ def local_update(client_type: type, context: Context) -> tuple[Upload, Record]:
     with one_thread(), torch.random.fork_rng(devices=_cuda_devices(context.device)):
         _seed_all(context)
         upload, memory = client_type(context).update()
-    return cast(Upload, upload), cast(Record, memory)
+        return context.layers.upload(upload, context), cast(Record, memory)
 
 
 def _seed_all(context: Context) -> None:

@@ -1,19 +1,34 @@
 """What is to be trained: everything that a worker on another machine needs to know."""
 
 import re
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from protolith.attacks import Attack
 from protolith.data.protocols import Protocol
 from protolith.data.sources.decode import PLAIN, Fit
 from protolith.evaluation.measures import ACCURACY
+from protolith.federation.layers.attack import Attack
+from protolith.federation.layers.robust import Kind
 from protolith.methods.base import Training
-from protolith.methods.robust import Kind
 from protolith.models.spec import InputSpec
+from protolith.models.tuned import FROZEN, Tune
 from protolith.prototypes.privacy import Privacy
+
+# What Strata's options were called before they were those of two layers: in `params` then, in `training` now.
+RENAMED = {"strata": {"exchange": "style_exchange", "draw": "style_draw", "balance": "style_balance"}}
+
+
+def with_new_names(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of any version under today's names; what was said under an old name wins."""
+    names, params = RENAMED.get(str(settings.get("method")), {}), settings.get("params")
+    if not isinstance(params, dict) or not names.keys() & params.keys():
+        return dict(settings)
+    moved = {names[name]: value for name, value in params.items() if name in names}
+    rest = {name: value for name, value in params.items() if name not in names}
+    return {**settings, "params": rest, "training": {**dict(settings.get("training", {})), **moved}}
 
 
 class ModelSettings(BaseModel):
@@ -26,12 +41,31 @@ class ModelSettings(BaseModel):
     weights: str = Field("", description="a file with a backbone's weights (.safetensors, .pth); empty: its package's")
     sha256: str = Field("", description="of a backbone's weights, which must have it; written when a run begins")
     tag: str = Field("", description="which weights these are; written when a run begins")
+    tune: Tune = Field(
+        "scratch",
+        description="what of a pretrained backbone is trained: head (the rest is frozen and computed once), last (its "
+        "last stage too), all, or scratch, from weights that the seed draws; head, unless another is said",
+    )
+    projection: int = Field(
+        0, ge=0, description="length of a trained layer between backbone and head, where prototypes can live; 0: none"
+    )
+    scale: float = Field(
+        0.0, ge=0, le=1000, description="length that each image's pretrained features get; 0: as they are"
+    )
+    views: int = Field(
+        0, ge=0, le=64, description="augmented views of each training image that a frozen backbone encodes besides"
+    )
     input: dict[str, Any] = Field({}, description="what a backbone wants to see; written when a run is resolved")
 
     @field_validator("input")
     @classmethod
     def _sound_input(cls, values: dict[str, Any]) -> dict[str, Any]:
         return InputSpec.of(values).plain() if values else {}
+
+    @property
+    def frozen(self) -> bool:
+        """Whether a part of the network is computed once, so that clients train on what it made of images."""
+        return self.tune in FROZEN
 
     @property
     def fit(self) -> Fit:
@@ -96,6 +130,11 @@ class Setup(BaseModel):
     training: Training = Training()
     privacy: Privacy = Privacy()
     params: dict[str, Any] = Field({}, description="the method's own options")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _todays_names(cls, values: Any) -> Any:
+        return with_new_names(values) if isinstance(values, dict) else values
 
     @field_validator("device")
     @classmethod

@@ -13,8 +13,9 @@ from protolith.data.protocols import Allocation
 from protolith.engines.messages import read_trained, sentence, whole
 from protolith.errors import RunFailed
 from protolith.evaluation.measures import Counts, from_plain, measures_of
-from protolith.federation.coordinator import Coordinator
+from protolith.federation.coordinator import Coordinator, Metrics
 from protolith.federation.engine import Job, Result
+from protolith.federation.hooks import Sites
 from protolith.federation.setup import Setup
 from protolith.flower.wire import Exchange, Reply, Request, Say, SiteFacts
 from protolith.records import Broadcast, Record, Upload
@@ -42,8 +43,8 @@ class _Early:
     result: Result | None
 
 
-class FlowerEngine:
-    """Executes each client's work at its site."""
+class FlowerEngine(Sites):
+    """Executes each client's work at its site, and goes along with the rounds, so that it can begin the next one."""
 
     def __init__(
         self,
@@ -69,14 +70,13 @@ class FlowerEngine:
         self._missing: list[dict[str, str]] = []
         self.releases: dict[str, int] = {}  # client -> how often its site has sent prototypes with noise, as it says
 
-    def look_ahead(self, coordinator: Coordinator) -> None:
-        """Learn from the coordinator what comes next, so that a test and the next training are one exchange."""
+    def started(self, coordinator: Coordinator) -> None:
+        """Note whom to ask what comes next, so that a test and the next training are one exchange."""
         self._coordinator = coordinator
 
-    def events(self) -> dict[str, Any]:
-        """What happened in the last round besides its numbers: who was missing, and why."""
-        missing, self._missing = self._missing, []
-        return {"missing": missing}
+    def round_done(self, metrics: Metrics, coordinator: Coordinator) -> None:
+        """Say what happened besides the numbers: who was missing, and why."""
+        metrics["missing"], self._missing = self._missing, []
 
     def close(self) -> None:
         """Nothing to give back: the sites stay."""
@@ -140,18 +140,11 @@ class FlowerEngine:
         if (now := self._coordinator) is None or now.progress.round + 1 >= self.setup.rounds:
             return []
         round_ = now.progress.round + 1
-        chosen, _ = now.participants(round_)
-        jobs = []
-        for client in chosen:
-            spec, wrote = self.allocation.clients[client], now.progress.memories.get(client)
-            memory_in = None if wrote is None else now.memory_file(client, wrote)
-            memory_out = now.memory_file(client, round_ + 1)
-            jobs.append(Job(client, spec.name, round_, len(spec.rows), memory_in, memory_out, evaluate=False))
-        return jobs
+        return [now.job(client, round_) for client in now.participants(round_)[0]]
 
     def _next_broadcast(self, client: int) -> Broadcast:
         assert self._coordinator is not None
-        return self._coordinator.server.broadcast(client)
+        return self._coordinator.broadcast(client)
 
     def _came_early(self, job: Job, broadcast: Broadcast) -> _Early | None:
         """What came early for a job, if it answers exactly what would be sent now."""

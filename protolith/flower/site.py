@@ -16,6 +16,7 @@ from protolith.engines.messages import sentence, whole
 from protolith.errors import UserError
 from protolith.evaluation.accuracy import by_test, chunks
 from protolith.evaluation.measures import to_plain
+from protolith.federation.frozen import trained_on
 from protolith.federation.local_update import Workplace, present_device
 from protolith.federation.setup import ModelSettings, Setup
 from protolith.files import refusal
@@ -81,7 +82,11 @@ class Site:
         """Load the site's images by the rules of the task: one of ours, or images of one's own."""
         if not self.data.is_dir():
             raise UserError(f"site '{self.name}': the folder of images '{self.data}' does not exist.")
-        return load_site(self.name, self.data, task, classes, size, self.state / "decoded", skip_bad, fit)
+        return load_site(self.name, self.data, task, classes, size, self._decoded, skip_bad, fit)
+
+    @property
+    def _decoded(self) -> Path:
+        return self.state / "decoded"
 
     def _work(self, request: Request) -> Reply:
         """Test the weights that were sent, or train, or both."""
@@ -111,9 +116,9 @@ class Site:
         if setup.plugins:  # a server must not choose what a site imports
             raise UserError(f"site '{self.name}' loads no plugins: install a package with an entry point instead.")
         classes, (train, test) = tuple(about["classes"]), about["images"]
-        domain = self.load(
-            setup.task, classes, setup.size, setup.skip_bad, self._model(setup.model, setup.size).fit
-        ).domains[0]
+        fit = self._model(setup.model, setup.size).fit
+        own = self.load(setup.task, classes, setup.size, setup.skip_bad, fit)
+        domain = trained_on(setup, own, print, self._decoded).domains[0]
         if (len(domain.train), len(domain.test)) != (train, test):
             raise UserError(
                 f"site '{self.name}' has {len(domain.train)} training and {len(domain.test)} test images, but had "
@@ -121,7 +126,7 @@ class Site:
             )
         # The others are there for their places in the order; what they hold is not known here and does not matter.
         sites = [SiteFacts(name, train, test, classes) for name in about["sites"]]
-        return Workplace(setup, hollow_task(setup.task, sites, setup.size, domain), secret_noise=True)
+        return Workplace(setup, hollow_task(setup.task, sites, setup.size, domain), at_site=True)
 
     def _counts(self, place: Workplace, weights: Record, knowledge: Record) -> dict[str, Any]:
         """What is counted on the site's own test sets, which are the only ones whose images are here."""

@@ -9,13 +9,13 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
-from protolith.data.augment import crop, flip
+from protolith.data.augment import crop, flip, one_view
 from protolith.data.domain import Split
 from protolith.data.styles import Draw
 from protolith.devices import widest
+from protolith.methods.averaging import Pooling
 from protolith.models.spec import see
-from protolith.prototypes.privacy import Privacy
-from protolith.records import Record, clone
+from protolith.records import Record, Upload, clone
 
 LARGEST = 1e15  # larger numbers are refused: their squares, and sums of these, would leave float32
 
@@ -43,6 +43,9 @@ class Training(BaseModel):
     warmup: int = Field(0, ge=0, description="rounds in which the learning rate rises evenly to its full value")
     class_weights: bool = Field(
         False, description="weigh classes in the cross-entropy so that all that a client holds count alike"
+    )
+    below: float = Field(
+        0.1, gt=0, description="learning rate of what is trained of a pretrained backbone, as a share of lr"
     )
     momentum: float = Field(0.9, ge=0, lt=1, description="momentum of SGD; the optimiser is new in every round")
     weight_decay: float = Field(1e-5, ge=0, description="weight decay of SGD")
@@ -93,6 +96,26 @@ class Output:
     logits: Tensor
 
 
+class Around:
+    """What stands around a client's work; here nothing does. `protolith.federation.layers` has what may."""
+
+    def images(self, images: Tensor, client: "Context") -> Tensor:
+        """Change stored images before they are augmented."""
+        return images
+
+    def features(self, features: Tensor, client: "Context") -> Tensor:
+        """Change features before they are added up by class."""
+        return features
+
+    def totals(self, sums: Tensor, counts: Tensor, client: "Context") -> tuple[Tensor, Tensor]:
+        """Change sums of features [K, d] and counts [K] before they become class means that are sent."""
+        return sums, counts
+
+    def upload(self, upload: Upload, client: "Context") -> Upload:
+        """Change what goes to the server."""
+        return upload
+
+
 @dataclass
 class Context:
     """Everything that a client's work depends on."""
@@ -113,20 +136,21 @@ class Context:
     seed: int
     device: torch.device
     run_seed: int = 0  # the same for all clients and rounds
-    privacy: Privacy = field(default_factory=Privacy)
-    secret_noise: bool = False  # at a real site: noise that no seed can give again
+    layers: Around = field(default_factory=Around)
     copy: Callable[[Record], Record] = clone  # how an upload's weights are copied: an engine may say where to
 
 
 @dataclass(frozen=True)
 class Roster:
-    """What the server knows about the clients: how many images each holds, and the shape of the problem."""
+    """What the server knows: how many images each client holds, the shape of the problem, how many become one."""
 
     counts: tuple[int, ...]
     classes: int
     features: int
     rounds: int
     buffers: frozenset[str] = frozenset()  # the network's tensors that are not trained
+    pooling: Pooling = field(default_factory=Pooling)
+    exact_counts: bool = True  # whether a client's counts by class add up to its number of images
 
 
 @dataclass(frozen=True)
@@ -194,6 +218,18 @@ class Terms:
         return {name: float(total) / self.times[name] for name, total in self.sums.items()}
 
 
+def _augmented(
+    data: Split, rows: Tensor, training: Training, rng: torch.Generator, restyle: Callable[[Tensor], Tensor]
+) -> Tensor:
+    """Some stored images, augmented; encoded ones were augmented before, and one of their views is drawn."""
+    if data.encoded:
+        return one_view(data.images[rows], rng)
+    images = restyle(data.images[rows])
+    if training.crop:
+        images = crop(images, rng, training.crop)
+    return flip(images, rng) if training.flip else images
+
+
 def batches(
     data: Split,
     training: Training,
@@ -205,10 +241,5 @@ def batches(
     """Go once through a client's images in random order, augmented; `restyle` changes the stored images first."""
     order = torch.randperm(len(data), generator=rng)
     for rows in torch.split(order, training.batch):
-        images = restyle(data.images[rows])
-        if training.crop:
-            images = crop(images, rng, training.crop)
-        if training.flip:
-            images = flip(images, rng)
-        inputs = see(model, images)
+        inputs = see(model, _augmented(data, rows, training, rng, restyle))
         yield Batch(inputs, data.labels[rows].to(inputs.device), epoch, rows)

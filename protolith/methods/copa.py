@@ -29,6 +29,8 @@ class Params(base.Params):
 class Client(fedavg.Client):
     """Minimises CE with its own head and, through the encoder alone, with the other clients' frozen heads."""
 
+    shapes_features = True
+
     def start(self) -> None:
         """Take the shared encoder and this client's own head."""
         super().start()
@@ -69,7 +71,7 @@ class Server(fedavg.Server):
         new = clone(self.knowledge)
         clients = [upload.client for upload in light]
         for name in head_of(self.weights):
-            new[f"heads/{name}"][clients] = self.robust.moderate(torch.stack([head[name] for head in sent]))
+            new[f"heads/{name}"][clients] = self.pooling.moderate(torch.stack([head[name] for head in sent]))
         new["trained"][clients] = True
         self.knowledge = new
         return light

@@ -7,7 +7,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from protolith.data.augment import crop, erase, flip
+from protolith.data.augment import crop, erase, flip, one_view
 from protolith.losses import contrast
 from protolith.methods import with_prototypes
 from protolith.methods.base import Batch, Output
@@ -66,7 +66,9 @@ class Client(with_prototypes.Client):
         return torch.stack([look(self.view(images)) for _ in range(self.params.views)]).mean(dim=0)
 
     def view(self, images: Tensor) -> Tensor:
-        """A(x): crop every image; mirror and erase half of them, independently."""
+        """A(x): crop every image; mirror and erase half of them, independently. Of encoded ones a view is drawn."""
+        if images.is_floating_point():
+            return one_view(images, self.rng)
         padding = max(1, images.shape[1] // 8)  # 4 pixels of 32, as in training
         seen = flip(crop(images, self.rng, padding), self.rng)
         return erase(seen, self.rng, colour=spec_of(self.model).mean)
@@ -93,7 +95,6 @@ METHOD = Method(
     traffic="down: weights, K × d prototypes; up: weights, K × d prototypes, K counts",
     passes="one forward and one backward pass per batch; N forward passes over all images after training",
     notes="N, τ and the number of local epochs are not in the paper.",
-    protects=True,
     params=Params,
     client=Client,
     server=Server,

@@ -14,15 +14,18 @@ from protolith.methods.averaging import is_buffer as is_buffer
 from protolith.methods.base import Batch, Context, Output, Roster, Spec, Terms, batches
 from protolith.methods.base import Params as Params
 from protolith.methods.registry import Method
-from protolith.methods.robust import Kind, Robust
 from protolith.methods.sgd import SGD
 from protolith.methods.shown import Shown
 from protolith.models.saved import load_weights
+from protolith.models.tuned import Above
 from protolith.records import Broadcast, Record, Upload, clone, under_prefix, with_prefix
 
 
 class Client:
     """The client half: what a client minimises, sends and remembers."""
+
+    # Whether its losses act on features, so that something below the head must be trained.
+    shapes_features: ClassVar[bool] = False
 
     def __init__(self, context: Context) -> None:
         self.params: Any = context.params
@@ -82,13 +85,18 @@ class Client:
                 self.observe(batch, out)
 
     def restyle(self, images: Tensor) -> Tensor:
-        """Change stored images before they are augmented (nothing here)."""
-        return images
+        """Change stored images before they are augmented, as the layers want it."""
+        return self.context.layers.images(images, self.context)
 
     def optimizer(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
-        """Build the local optimiser."""
+        """Build the local optimiser; what a pretrained backbone holds learns more slowly."""
         t = self.training
-        return SGD(parameters, lr=self.rate, momentum=t.momentum, weight_decay=t.weight_decay, fused=True)
+        held = {id(parameter) for parameter in backbone_of(self.model)}
+        above = [parameter for parameter in parameters if id(parameter) not in held]
+        below = [parameter for parameter in parameters if id(parameter) in held]
+        groups: list[dict[str, Any]] = [{"params": above}, {"params": below, "lr": t.below * self.rate}]
+        used = [group for group in groups if group["params"]]
+        return SGD(used, lr=self.rate, momentum=t.momentum, weight_decay=t.weight_decay, fused=True)
 
     def forward(self, batch: Batch) -> Output:
         """Pass a batch through the network."""
@@ -124,10 +132,8 @@ class Server:
 
     # Whose accuracy the tables give: the global model's, or the clients' own.
     evaluates: ClassVar[Literal["global", "clients"]] = "global"
-    # Whether `weight` weighs whole models in a mean, so that a run may have it balance pseudo-domains.
-    averages: ClassVar[bool] = True
-    # How uploads become one: the mean, unless the run says otherwise.
-    robust = Robust()
+    # By what models count in their mean: by `weight`, by weights that the server learns, or there is no mean.
+    counts_by: ClassVar[Literal["weight", "learned", "nothing"]] = "weight"
 
     def __init__(self, params: Any, weights: Record, roster: Roster) -> None:
         self.params = params
@@ -135,17 +141,15 @@ class Server:
         self.knowledge: Record = {}
         self.extra: Record = {}
         self.roster = roster
-        self.round = 0
+        self.pooling = roster.pooling
         self.made = Shown()  # of the last round; it decides nothing, and no checkpoint has it
+
+    def begin(self, round_: int) -> None:
+        """Hear that a round begins; the first is 0 (nothing here)."""
 
     def broadcast(self, client: int) -> Broadcast:
         """Gather what goes to a client."""
         return Broadcast(self.weights, self.knowledge)
-
-    @classmethod
-    def robust_problem(cls, kind: Kind, params: Any) -> str | None:
-        """Say why a robust rule makes no sense for this method, or nothing."""
-        return None
 
     def learns(self, name: str) -> bool:
         """Tell whether the weight of that name is a parameter, which is trained, and no buffer."""
@@ -169,7 +173,7 @@ class Server:
 
     def aggregate(self, uploads: Iterable[Upload]) -> list[Upload]:
         """Average the weights as they come; give the uploads back without them."""
-        mean = self.robust.averaging(self.origin())
+        mean = self.pooling.averaging(self.origin())
         light = []
         for upload in uploads:
             mean.add(upload.weights, self.weight(upload))
@@ -179,8 +183,8 @@ class Server:
         return light
 
     def weight(self, upload: Upload) -> float:
-        """The weight of a client's model in the mean."""
-        return float(upload.count)
+        """The weight of a client's model in the mean: its number of images, unless a layer says otherwise."""
+        return float(upload.count) if upload.counts_as is None else upload.counts_as
 
     def shown(self) -> Shown:
         """What became of the last round's uploads besides the model, for the report (here nothing)."""
@@ -196,6 +200,12 @@ class Server:
         self.weights = under_prefix("weights", state)
         self.knowledge = under_prefix("knowledge", state)
         self.extra = under_prefix("extra", state)
+
+
+def backbone_of(model: nn.Module) -> Iterable[nn.Parameter]:
+    """The parameters of a pretrained backbone; none in a network of one piece."""
+    backbone = model.backbone if isinstance(model, Above) else None
+    return backbone.parameters() if isinstance(backbone, nn.Module) else ()
 
 
 def class_weights(context: Context) -> Tensor:

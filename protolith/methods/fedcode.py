@@ -104,7 +104,7 @@ class Server(with_prototypes.Server):
         self.take_global(*average(*self.received(light)))
         styles, cluster = self.extra["styles"].clone(), self.extra["cluster"].clone()
         senders = [upload.client for upload in light]
-        styles[senders], cluster[senders] = self.robust.moderate(stacked(light, "style")), 0
+        styles[senders], cluster[senders] = self.pooling.moderate(stacked(light, "style")), 0
         known = cluster >= 0
         cluster[known] = finch(styles[known], self.params.partition)
         self.extra = {"styles": styles, "cluster": cluster}

@@ -1,7 +1,7 @@
 """FedDyn: dynamic regularisation that makes the clients' minima meet in the joint one (Acar et al., ICLR 2021)."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from pydantic import Field
@@ -63,8 +63,6 @@ class Server(fedavg.Server):
     `weights` is θ̄; h is in `extra`. What is broadcast follows from the two and is made once a round.
     """
 
-    averages: ClassVar[bool] = False
-
     def __init__(self, params: Any, weights: Record, roster: Roster) -> None:
         super().__init__(params, weights, roster)
         zeros = {name: torch.zeros_like(tensor) for name, tensor in weights.items() if self.learns(name)}
@@ -81,13 +79,17 @@ class Server(fedavg.Server):
         """Clients set out from θ̄ + h."""
         return self.cloud
 
+    def weight(self, upload: Upload) -> float:
+        """Every client's parameters count alike."""
+        return 1.0
+
     def aggregate(self, uploads: Iterable[Upload]) -> list[Upload]:
         """θ̄ is the uniform mean; buffers are weighted by images; h grows by the moves of the active clients."""
-        parameters, buffers = self.robust.averaging(self.origin()), self.robust.averaging(self.origin())
+        parameters, buffers = self.pooling.averaging(self.origin()), self.pooling.averaging(self.origin())
         light = []
         for upload in uploads:
-            parameters.add(self._parameters(upload.weights), 1.0)
-            buffers.add({n: t for n, t in upload.weights.items() if not self.learns(n)}, self.weight(upload))
+            parameters.add(self._parameters(upload.weights), self.weight(upload))
+            buffers.add({n: t for n, t in upload.weights.items() if not self.learns(n)}, float(upload.count))
             light.append(upload.without_weights())
         mean = parameters.mean()
         share = len(light) / len(self.roster.counts)

@@ -1,7 +1,7 @@
 """FedGA: give weight to the clients that lose by aggregation (generalization adjustment; Zhang et al., CVPR 2023)."""
 
 from collections.abc import Iterable
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -13,7 +13,6 @@ from protolith.methods import base, fedavg
 from protolith.methods.base import Roster, Spec
 from protolith.methods.fedavg import stacked
 from protolith.methods.registry import Method
-from protolith.methods.robust import ALIKE, Kind
 from protolith.models.passes import BATCH, answers
 from protolith.models.spec import see
 from protolith.records import Record, Upload
@@ -79,15 +78,17 @@ class Client(fedavg.Client):
 class Server(fedavg.Server):
     """Averages the models with weights a_m of its own, in `extra`, and moves them by the clients' costs."""
 
+    counts_by: ClassVar[Literal["weight", "learned", "nothing"]] = "learned"
+
     def __init__(self, params: Any, weights: Record, roster: Roster) -> None:
         super().__init__(params, weights, roster)
         clients = len(roster.counts)
         self.extra = {"a": torch.full((clients,), 1.0 / clients, dtype=torch.float64)}
+        self.round = 0
 
-    @classmethod
-    def robust_problem(cls, kind: Kind, params: Any) -> str | None:
-        """A rule that counts every client alike leaves nothing of the weights."""
-        return "its weights of the clients would have no effect" if kind in ALIKE else None
+    def begin(self, round_: int) -> None:
+        """Note the round, on which the step depends."""
+        self.round = round_
 
     def schema(self) -> dict[str, Spec]:
         """One cost, and whether it was measured; error rates differ by 1 at most."""
@@ -104,7 +105,7 @@ class Server(fedavg.Server):
         measured = [upload for upload in light if bool(upload.knowledge["measured"])]
         if measured:
             clients = torch.tensor([upload.client for upload in measured])
-            costs = self.robust.moderate(stacked(measured, "cost")[:, None])[:, 0].double()
+            costs = self.pooling.moderate(stacked(measured, "cost")[:, None])[:, 0].double()
             step = self.params.step * (1 - (self.round - 1) / self.roster.rounds)  # d_t; round t was the one before
             self.extra = {"a": adjusted(self.extra["a"], clients, costs, step, self.params.centre)}
         return light

@@ -138,12 +138,12 @@ class Server(with_prototypes.Server):
 
         light = super().aggregate(collect())
         self.take_global(*average(*self.received(light), weighted=True))
-        h, variance = (self.robust.moderate(stacked(light, name)[:, None]) for name in ("h", "variance"))
+        h, variance = (self.pooling.moderate(stacked(light, name)[:, None]) for name in ("h", "variance"))
         alphas = head_weights(h[:, 0], variance[:, 0])
         clients = torch.tensor([upload.client for upload in light])
         heads = {}
         for name, old in under_prefix("heads", self.extra).items():
-            all_sent = self.robust.moderate(torch.stack([head[name] for head in sent]))
+            all_sent = self.pooling.moderate(torch.stack([head[name] for head in sent]))
             mixed = torch.tensordot(alphas, all_sent.double(), dims=1).to(old.dtype)
             heads[name] = old.index_copy(0, clients, mixed)
         self.extra = with_prefix("heads", heads)

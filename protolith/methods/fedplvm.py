@@ -85,8 +85,7 @@ class Server(with_prototypes.Server):
         light = super().aggregate(uploads)
         points, labels = (torch.cat([upload.knowledge[name] for upload in light]) for name in ("prototypes", "labels"))
         senders = torch.cat([torch.full_like(upload.knowledge["labels"], upload.client) for upload in light])
-        if self.robust.kind != "mean":
-            points = self.robust.within_reach(points, labels, senders)
+        points = self.pooling.within_reach(points, labels, senders)
         found = cluster_points(points, labels, self.params.partition)
         self.take_clusters(found)
         self.made = shown_clusters(found, senders)

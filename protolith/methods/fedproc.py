@@ -64,7 +64,6 @@ METHOD = Method(
     server_step="θ as FedAvg; c^k = mean over the clients that have class k of p_m^k",
     traffic="down: weights, K × d prototypes; up: weights, K × d prototypes, K counts",
     notes="Without FedProc's projection head, as in the public code of FPL; with τ = 1 the contrast is very flat.",
-    protects=True,
     params=Params,
     client=Client,
     server=Server,

@@ -56,7 +56,6 @@ METHOD = Method(
     server_step="θ as FedAvg; G^k = mean over the clients that have class k of p_m^k",
     traffic="down: weights, K × d prototypes; up: weights, K × d prototypes, K counts",
     notes="One forward pass serves both terms; the public code makes two, which moves BatchNorm's statistics twice.",
-    protects=True,
     params=Params,
     client=Client,
     server=Server,

@@ -1,6 +1,6 @@
 """FedProto as published: clients exchange prototypes and keep their models (Tan et al., AAAI 2022)."""
 
-from typing import Any, Literal, cast
+from typing import Literal, cast
 
 import torch
 from pydantic import Field
@@ -8,7 +8,6 @@ from torch import Tensor, nn
 
 from protolith.methods import fedproto, solo
 from protolith.methods.registry import Method, classify
-from protolith.methods.robust import Kind
 from protolith.models import Network
 from protolith.records import Broadcast, Record
 
@@ -27,11 +26,6 @@ class Client(solo.Client, fedproto.Client):
 
 class Server(solo.Server, fedproto.Server):
     """Averages prototypes; sends the common starting point for a client's first round."""
-
-    @classmethod
-    def robust_problem(cls, kind: Kind, params: Any) -> str | None:
-        """Prototypes are averaged."""
-        return None
 
     def broadcast(self, client: int) -> Broadcast:
         """The prototypes, and whether to predict with them: prediction sees nothing but what is sent."""

@@ -81,7 +81,6 @@ METHOD = Method(
     server_step="θ as FedAvg; per class FINCH on {p_m^k}: P^k = cluster means, U^k = mean of P^k",
     traffic="down: weights, at most max(1, ⌊M/2⌋) × d per class; up: weights, K × d prototypes, K counts",
     notes="Log-sum-exp keeps τ = 0.01 finite, where the paper reports NaN.",
-    protects=True,
     params=Params,
     client=Client,
     server=Server,

@@ -156,7 +156,6 @@ METHOD = Method(
     traffic="down: weights, K × d prototypes; up: weights, K × d prototypes, K counts",
     passes="one forward and one backward pass per batch; mixup = input: one more forward pass",
     notes="Eq. 5 gives the new prototypes β = 0.99, its text the past ones; the option `ema` has both.",
-    protects=True,
     params=Params,
     client=Client,
     server=Server,

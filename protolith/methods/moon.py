@@ -30,6 +30,8 @@ class Params(base.Params):
 class Client(fedavg.Client):
     """Adds μ · −log e^{cos(z, z_glob)/τ} / (e^{cos(z, z_glob)/τ} + e^{cos(z, z_prev)/τ})."""
 
+    shapes_features = True
+
     def start(self) -> None:
         """Set up the two frozen networks, once there is a previous model to contrast with."""
         super().start()

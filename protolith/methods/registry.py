@@ -4,13 +4,13 @@ import hashlib
 import importlib
 import importlib.util
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import redirect_stdout
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
@@ -49,7 +49,7 @@ class Method:
     memory: str = "none"
     accuracy: str = "of the global model"
     notes: str = ""
-    protects: bool = False  # it sends weights and `with_prototypes` class means alone: `privacy` covers the latter
+    settings: Mapping[str, Any] = field(default_factory=dict)  # of a run, such as the layers it consists of
     predict: Callable[[nn.Module, Tensor, Record], Tensor] = classify
 
 

@@ -82,7 +82,7 @@ class Server(fedavg.Server):
 
     def aggregate(self, uploads: Iterable[Upload]) -> list[Upload]:
         """x ← x + η_g mean (y_i − x), and c moves by the active clients' share in the mean of all c_i."""
-        before, changes = self.weights, self.robust.averaging()
+        before, changes = self.weights, self.pooling.averaging()
 
         def collect() -> Iterator[Upload]:
             for upload in uploads:

@@ -8,7 +8,6 @@ import torch
 from protolith.methods import fedavg
 from protolith.methods.base import Params, Roster
 from protolith.methods.registry import Method
-from protolith.methods.robust import Kind
 from protolith.records import Broadcast, Record, Upload
 
 
@@ -28,16 +27,11 @@ class Server(fedavg.Server):
     """Sends the common starting point for a client's first round and nothing afterwards."""
 
     evaluates: ClassVar[Literal["global", "clients"]] = "clients"
-    averages: ClassVar[bool] = False
+    counts_by: ClassVar[Literal["weight", "learned", "nothing"]] = "nothing"
 
     def __init__(self, params: Any, weights: Record, roster: Roster) -> None:
         super().__init__(params, weights, roster)
         self.extra = {"started": torch.zeros(len(roster.counts), dtype=torch.bool)}
-
-    @classmethod
-    def robust_problem(cls, kind: Kind, params: Any) -> str | None:
-        """Nothing is aggregated."""
-        return "its server aggregates nothing"
 
     def broadcast(self, client: int) -> Broadcast:
         """Send the starting point to a client that has no model yet."""

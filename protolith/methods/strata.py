@@ -1,55 +1,12 @@
-"""Strata: every site trains on its own images in the other sites' styles, and every style counts alike."""
+"""Strata: every site trains on its own images in the other sites' styles, and every style counts alike.
 
-from typing import Any
+It is FedAvg with two layers around it (federation/layers/styles.py and balance.py), whose settings are its options:
+`training.style_exchange`, `style_draw` and `style_balance` are the rows of its ablation.
+"""
 
-from pydantic import Field
-
-from protolith.data.styles import Draw
-from protolith.methods import base, with_exchange
+from protolith.methods.base import Params
+from protolith.methods.fedavg import Client, Server
 from protolith.methods.registry import Method
-from protolith.methods.robust import Kind
-from protolith.records import Upload
-
-
-class Params(base.Params):
-    """Options of Strata; the switches are the rows of its ablation."""
-
-    exchange: float = Field(0.8, ge=0, le=1, description="probability that a training image is re-coloured; 0: never")
-    draw: Draw = Field(
-        "independent",
-        description="how an image's target is drawn from a style: each channel by itself, all together (joint), or "
-        "the mean; fixed: from one broad style that is nobody's, the control of the ablation",
-    )
-    balance: bool = Field(True, description="give every pseudo-domain the same weight; off: weigh by images as FedAvg")
-
-
-class Client(with_exchange.Client):
-    """CE on re-coloured images."""
-
-    @property
-    def style_probability(self) -> float:
-        """How likely an image is re-coloured."""
-        return float(self.params.exchange)
-
-    @property
-    def style_draw(self) -> Draw:
-        """How the target of an image is drawn from a style."""
-        how: Draw = self.params.draw
-        return how
-
-
-class Server(with_exchange.Balanced):
-    """Averages models so that every pseudo-domain counts alike."""
-
-    @classmethod
-    def robust_problem(cls, kind: Kind, params: Any) -> str | None:
-        """Without balance any rule will do."""
-        return super().robust_problem(kind, params) if params.balance else None
-
-    def weight(self, upload: Upload) -> float:
-        """A client's share in its pseudo-domain, or its number of images."""
-        return super().weight(upload) if self.params.balance else float(upload.count)
-
 
 METHOD = Method(
     name="strata",
@@ -60,6 +17,7 @@ METHOD = Method(
     "s drawn from the style of another pseudo-domain",
     server_step="θ ← mean over pseudo-domains j of Σ_{m∈j} (n_m / n_j) θ_m; pseudo-domains: clusters of the styles",
     traffic="down: weights, 12 numbers per pseudo-domain, a cluster index; up: weights, 12 numbers",
+    settings={"training": {"style_exchange": 0.8, "style_balance": True}},
     params=Params,
     client=Client,
     server=Server,

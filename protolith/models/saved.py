@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from protolith import records
 from protolith.errors import UserError
+from protolith.models.backbones import open_backbone
 from protolith.models.registry import build_model
 from protolith.models.spec import InputSpec
 from protolith.records import BadRecord, Record, under_prefix, with_prefix
@@ -59,13 +60,21 @@ def open_model(path: Path) -> Saved:
         ) from None
     except (BadRecord, LookupError, TypeError, ValueError):
         raise UserError(f"{path} is not a model that a run wrote.") from None
-    model = build_model(name, len(classes), width, seed=0, size=spec.size, empty=True)
     try:
-        load_weights(model, record)
+        model = build_model(name, len(classes), width, seed=0, size=spec.size, empty=True, said=backbone)
+        load_weights(model, completed(model, record, backbone))
     except (LookupError, RuntimeError):
         raise UserError(f"{path}: its weights are not those of a {name} for {len(classes)} classes.") from None
     model.spec = spec  # type: ignore[assignment]  # as it was trained, whatever its builder says today
     return Saved(model.eval(), under_prefix("knowledge", record), name, width, classes, spec, backbone)
+
+
+def completed(model: nn.Module, record: Record, backbone: Mapping[str, Any] | None) -> Record:
+    """A record with the weights of a frozen backbone, where it has only what was trained."""
+    if backbone is None or model.state_dict().keys() <= record.keys():
+        return record
+    held = open_backbone(str(backbone["name"]), sha256=str(backbone["sha256"])).network.state_dict()
+    return {**{f"backbone.{name}": tensor for name, tensor in held.items()}, **record}
 
 
 def load_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> None:

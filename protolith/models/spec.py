@@ -1,6 +1,6 @@
 """What a network wants to see. It is saved with the model, and training, tests, `predict` and ONNX obey it."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, get_args
 
 import torch
@@ -22,7 +22,7 @@ class InputSpec:
     std: tuple[float, ...] = STD
     resize: Resize = "squash"
     interpolation: Interpolation = "bilinear"
-    share: float = 1.0  # of the shorter side, that a crop keeps
+    share: float = 1.0  # of the shorter side that a crop keeps; of both sides where an image is squashed
 
     @property
     def fit(self) -> Fit:
@@ -59,6 +59,11 @@ class InputSpec:
         return spec
 
 
+def at_size(spec: InputSpec, size: int | None) -> InputSpec:
+    """The same input at another size, where one is given."""
+    return spec if size is None else replace(spec, size=size)
+
+
 def spec_of(model: nn.Module) -> InputSpec:
     """What a network wants to see; one that says nothing, what the papers' networks do."""
     spec = getattr(model, "spec", None)
@@ -66,5 +71,8 @@ def spec_of(model: nn.Module) -> InputSpec:
 
 
 def see(model: nn.Module, images: Tensor) -> Tensor:
-    """Stored images as this network wants to see them, where it is."""
-    return spec_of(model).inputs(images, next(model.parameters()).device)
+    """Stored images as this network wants to see them, where it is; of encoded ones the first view."""
+    device = next(model.parameters()).device
+    if images.is_floating_point():
+        return images[:, 0].to(device, torch.float32)
+    return spec_of(model).inputs(images, device)

@@ -7,6 +7,7 @@ and runs nothing else.
 import hashlib
 import importlib.util
 import io
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,6 +56,15 @@ def read_weights(path: Path, expected: str = "") -> Weights:
     return Weights(tensors, digest, path)
 
 
+def digest_of(tensors: Mapping[str, Tensor]) -> str:
+    """The SHA-256 of tensors in the order of their names: name, type, shape and bytes of each."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        digest.update(tensor.contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
 def _safe(path: Path, content: bytes) -> object:
     try:
         return safetensors.torch.load(content)
@@ -71,8 +81,9 @@ def _unpickled(path: Path, content: bytes) -> object:
 
 def _plain(path: Path, found: object) -> dict[str, Tensor]:
     """Named tensors; some files keep them one level down."""
-    if isinstance(found, dict) and isinstance(inner := found.get("state_dict"), dict):
-        found = inner
+    for level in ("state_dict", "model"):
+        if isinstance(found, dict) and isinstance(inner := found.get(level), dict):
+            found = inner
     if not isinstance(found, dict) or not found or not all(isinstance(value, Tensor) for value in found.values()):
         raise UserError(f"the weights '{path}' are no table of named tensors.")
     return {str(name): tensor for name, tensor in found.items()}

@@ -6,7 +6,7 @@ present; the rows of absent classes are zeros. The prototypes of M clients are [
 
 from protolith.prototypes.aggregation import average, ema, keep_previous, reweight
 from protolith.prototypes.clusters import Clusters, class_means_of, cluster_per_class, cluster_points
-from protolith.prototypes.means import ClassMeans, labelled
+from protolith.prototypes.means import ClassMeans, labelled, sent_means
 from protolith.prototypes.neighbours import Partition, cluster_means, finch
 
 __all__ = [
@@ -23,4 +23,5 @@ __all__ = [
     "keep_previous",
     "labelled",
     "reweight",
+    "sent_means",
 ]

@@ -24,6 +24,14 @@ class ClassMeans:
         return (self.sums / self.counts.clamp_min(1)[:, None]).to(dtype)
 
 
+def sent_means(sums: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
+    """The prototypes [K, d] and whole counts [K] that are sent, from sums and counts; below one image, nothing."""
+    sums, counts = sums.double(), counts.double()
+    sent = counts >= 1
+    means = torch.where(sent[:, None], sums / counts.clamp_min(1.0)[:, None], 0.0)
+    return means.float(), torch.where(sent, counts.round(), 0.0).to(torch.int64)
+
+
 def labelled(prototypes: Tensor, present: Tensor) -> tuple[Tensor, Tensor]:
     """List what is present of [K, d] or, client by client, of [M, K, d]: points [N, d] and classes [N]."""
     held = present > 0

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Tensor
 
 from protolith.devices import exact
+from protolith.prototypes.means import sent_means
 from protolith.seeds import generator
 
 Draw = Callable[[Sequence[int]], Tensor]  # standard normal numbers of a shape
@@ -60,8 +61,8 @@ def clipped(features: Tensor, clip: float) -> Tensor:
     return points * scale
 
 
-def private_means(sums: Tensor, counts: Tensor, privacy: Privacy, draw: Draw) -> tuple[Tensor, Tensor]:
-    """The prototypes [K, d] and counts [K] that are sent, from class sums of clipped features and counts.
+def private_totals(sums: Tensor, counts: Tensor, privacy: Privacy, draw: Draw) -> tuple[Tensor, Tensor]:
+    """Class sums of clipped features [K, d] and counts [K] with noise; the count 0 is of a class that is not sent.
 
     Everything after the noise, also which classes are left out, is computed from noisy numbers alone. A threshold
     on the true count would give away whether the one image that decides it is there.
@@ -71,9 +72,12 @@ def private_means(sums: Tensor, counts: Tensor, privacy: Privacy, draw: Draw) ->
         scale = privacy.noise * SENSITIVITY
         sums = sums + scale * privacy.clip * draw(sums.shape)
         shown = shown + scale * draw(shown.shape)
-    sent = shown >= privacy.least
-    means = torch.where(sent[:, None], sums / shown.clamp_min(1.0)[:, None], 0.0)
-    return means.float(), torch.where(sent, shown.round(), 0.0).to(torch.int64)
+    return sums, torch.where(shown >= privacy.least, shown, 0.0)
+
+
+def private_means(sums: Tensor, counts: Tensor, privacy: Privacy, draw: Draw) -> tuple[Tensor, Tensor]:
+    """The prototypes [K, d] and counts [K] that are sent, from class sums of clipped features and counts."""
+    return sent_means(*private_totals(sums, counts, privacy, draw))
 
 
 def seeded_noise(*parts: int | str) -> Draw:

@@ -7,6 +7,8 @@ from typing import Any
 
 from protolith.data.protocols import participants
 from protolith.errors import UserError
+from protolith.federation.coordinator import Coordinator, Metrics
+from protolith.federation.hooks import Hook
 from protolith.federation.setup import Setup
 
 REPLACE = math.sqrt(2.0)  # to replace an image changes (sums / clip, counts) by 2, to add or remove one by √2
@@ -34,15 +36,20 @@ def refuse_unaccountable(setup: Setup) -> None:
         epsilon(setup.privacy.noise, 1, setup.privacy.delta)
 
 
-class Account:
+class Account(Hook):
     """Counts each client's releases, and says what they cost the one with the most."""
 
-    def __init__(self, setup: Setup, clients: Sequence[str]) -> None:
+    def __init__(self, setup: Setup, clients: Sequence[str], reported: Mapping[str, int] | None = None) -> None:
         self.setup = setup
+        self.reported = {} if reported is None else reported  # by sites, which count themselves; it grows
         self.clients = list(clients)
         self.counts = [0] * len(self.clients)
         self.counted = 0  # rounds
         refuse_unaccountable(setup)
+
+    def round_done(self, metrics: Metrics, coordinator: Coordinator) -> None:
+        """Add what the rounds so far have cost."""
+        metrics |= self.after(metrics["round"] - 1, self.reported)
 
     def after(self, round_: int, reported: Mapping[str, int] | None = None) -> dict[str, Any]:
         """What is to be written down after a round; nothing when there is no noise.

@@ -19,8 +19,9 @@ from protolith.records import BadRecord, Record
 KEPT = 2
 # A later version that writes checkpoints in another way raises the number. In the first, memories count from 0: their
 # numbers are those of files that are there, so they are read as they stand. Up to the second, `own_accuracy` has the
-# accuracies of clients' own models in per cent; since then `own` has their counts.
-FORMAT = 3
+# accuracies of clients' own models in per cent; since then `own` has their counts. Up to the third, what layers keep
+# was the method's.
+FORMAT = 4
 STATE, PROGRESS = "server.safetensors", "progress.json"
 NAME = re.compile(r"round-([0-9]{6,9})")
 

@@ -15,11 +15,11 @@ from protolith import files
 from protolith.data.domain import Task
 from protolith.data.protocols import PROTOCOLS, complete
 from protolith.errors import UserError, nearest, unknown
-from protolith.federation.setup import ModelSettings, Setup
+from protolith.federation.setup import RENAMED, Setup, with_new_names
 from protolith.methods.registry import get_method, load_plugin
 from protolith.models.backbones import input_of, is_backbone, open_backbone
 from protolith.models.registry import check_model
-from protolith.runs.defaults import Tree, default_protocol, defaults_for, options_for
+from protolith.runs.defaults import Tree, default_protocol, defaults_for, options_for, tuned_defaults
 
 # Of a run's directory, in its config.toml; a later version that changes it raises the number. In the first, rounds
 # count from 0 in metrics.jsonl and memory/.
@@ -68,6 +68,7 @@ def resolve(layers: Iterable[Mapping[str, Any]]) -> RunConfig:
     for plugin in given.get("plugins", []):
         load_plugin(str(plugin))
     method = get_method(str(given.get("method", "fedavg")))
+    given = with_new_names({**given, "method": method.name})
     task = str(given.get("task", "mini"))
     protocol = str(given.get("protocol", {}).get("name") or default_protocol(task))
     if protocol not in PROTOCOLS:
@@ -76,7 +77,10 @@ def resolve(layers: Iterable[Mapping[str, Any]]) -> RunConfig:
     for default in defaults_for(task, protocol):
         tree = merge(tree, default)
     tree = merge(tree, {"protocol": {"name": protocol}, "params": options_for(task, method)})
-    tree = merge(tree, {**given, "method": method.name})
+    tree = merge(tree, method.settings)
+    if is_backbone(str(given.get("model", {}).get("name", ""))):
+        tree = merge(tree, tuned_defaults(given["model"], method))
+    tree = merge(tree, given)
     tree = _with_input(tree, given)
     params = validated(method.params, tree.get("params", {}), "params.")
     return validated(RunConfig, {**tree, "params": params.model_dump()})
@@ -86,6 +90,12 @@ def _with_input(tree: Tree, given: Tree) -> Tree:
     """Write down what a backbone wants to see; images have its size unless the user said another."""
     check_model(name := str(tree.get("model", {}).get("name", "resnet10")))
     if not is_backbone(name):
+        if (tune := tree.get("model", {}).get("tune", "scratch")) != "scratch":
+            raise UserError(f"model.tune = '{tune}' needs a pretrained backbone, and {name} is trained from scratch.")
+        if tree.get("model", {}).get("weights"):
+            raise UserError(
+                f"model.weights is for pretrained backbones; what {name} starts from is given as --init FILE."
+            )
         return tree
     spec = input_of(name)
     size = given.get("size", spec.size)
@@ -103,17 +113,20 @@ def _refuse_misshapen(given: Tree) -> None:
 
 def complete_for(config: RunConfig, task: Task) -> RunConfig:
     """Write the task's clients and samples into a configuration, and which weights a backbone has."""
-    known = {"protocol": complete(config.protocol, task)}
-    return config.model_copy(update={**known, "model": _with_weights(config.model, config.size)})
+    return with_weights(config.model_copy(update={"protocol": complete(config.protocol, task)}))
 
 
-def _with_weights(model: ModelSettings, size: int) -> ModelSettings:
+def with_weights(config: RunConfig) -> RunConfig:
     """Open a backbone once before a run begins: its weights must be here and be sound."""
-    if not is_backbone(model.name):
-        return model
-    backbone = open_backbone(model.name, model.weights, size, model.sha256)
+    model = config.model
+    if not is_backbone(model.name) or model.tune == "scratch":
+        return config
+    if model.sha256 and model.tag:  # opened before; whoever opens it now compares
+        return config
+    backbone = open_backbone(model.name, model.weights, config.size, model.sha256)
     backbone.check()
-    return model.model_copy(update={"sha256": backbone.sha256, "tag": backbone.tag})
+    known = model.model_copy(update={"sha256": backbone.sha256, "tag": backbone.tag})
+    return config.model_copy(update={"model": known})
 
 
 Settings = TypeVar("Settings", bound=BaseModel)
@@ -165,12 +178,13 @@ def parse_set(settings: Iterable[str], method: str, plugins: Iterable[str] = ())
         load_plugin(plugin)
     params = [f"params.{name}" for name in get_method(method).params.model_fields]
     keys = [key for key in keys_of(RunConfig) if key != "params"] + params
+    renamed = RENAMED.get(method.lower(), {})
     for setting in settings:
         key, equals, text = setting.partition("=")
         if not equals:
             raise UserError(f"--set {setting}: it has the form key=value.")
-        branch = tree
-        *path, last = _full_key(key.strip(), keys).split(".")
+        branch, key = tree, key.strip()
+        *path, last = _full_key(renamed.get(key.removeprefix("params."), key), keys).split(".")
         for part in path:
             branch = branch.setdefault(part, {})
         branch[last] = _value(text.strip())

@@ -8,7 +8,7 @@ the prediction and its confidence, features of some of them, and thumbnails of w
 
 import contextlib
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeGuard, cast
@@ -16,14 +16,15 @@ from typing import Any, TypeGuard, cast
 import torch
 from torch import Tensor
 
-from protolith import records
+from protolith import files, records
+from protolith.data.domain import Task
 from protolith.data.protocols import Allocation, TestSet, select
 from protolith.evaluation.sample import draw
-from protolith.federation.coordinator import Coordinator
+from protolith.federation.coordinator import Coordinator, Metrics
+from protolith.federation.hooks import Hook
 from protolith.federation.local_update import Workplace
 from protolith.losses import class_means
 from protolith.methods.base import Roster
-from protolith.methods.fedavg import Server
 from protolith.methods.shown import Shown
 from protolith.models import Network
 from protolith.models.passes import answers
@@ -42,7 +43,7 @@ ROUNDS, BYTES = 12, 24_000_000  # of saved prototypes, at most (but the first an
 KNOWLEDGE = ("global", "present", "clusters", "cluster_labels")  # of the server, saved beside the clients'
 
 
-class PrototypeLog:
+class PrototypeLog(Hook):
     """Writes down the prototypes that clients send in some rounds, and what the server made of them."""
 
     def __init__(self, folder: Path, allocation: Allocation, classes: tuple[str, ...], roster: Roster) -> None:
@@ -62,7 +63,7 @@ class PrototypeLog:
         """Tell whether a round is written down: the first, the last, and some between them."""
         return round_ % self.step == 0 or round_ == self.roster.rounds - 1
 
-    def hear(self, round_: int, upload: Upload) -> None:
+    def sent(self, round_: int, upload: Upload) -> None:
         """Take note of an upload."""
         if not self.keeps(round_):
             return
@@ -91,21 +92,25 @@ class PrototypeLog:
         inside = bool(((labels >= 0) & (labels < self.roster.classes)).all())
         return labels.shape == prototypes.shape[:1] and inside
 
-    def write(self, round_: int, server: Server) -> None:
+    def round_done(self, metrics: Metrics, coordinator: Coordinator) -> None:
+        """Write what came of a round."""
+        self.write(metrics["round"] - 1, coordinator.server.knowledge, coordinator.shown())
+
+    def write(self, round_: int, knowledge: Record, shown: Shown) -> None:
         """Write what was heard in a round, and what the server made of it."""
         heard, self.heard = self.heard, {}
         uploads, self.uploads = self.uploads, 0
         if heard:
-            self._write(f"prototypes-{round_ + 1:06d}", self._prototypes(heard, server))
-        if uploads and (shown := server.shown().record()):
-            self._write(f"shown-{round_ + 1:06d}", shown)
+            self._write(f"prototypes-{round_ + 1:06d}", self._prototypes(heard, knowledge))
+        if uploads and (made := shown.record()):
+            self._write(f"shown-{round_ + 1:06d}", made)
 
-    def _prototypes(self, heard: Mapping[int, Record], server: Server) -> Record:
+    def _prototypes(self, heard: Mapping[int, Record], knowledge: Record) -> Record:
         clients = sorted(heard)
         sent = {name: [heard[client].get(name) for client in clients] for name in heard[clients[0]]}
         record = {name: torch.stack(tensors) for name, tensors in sent.items() if _alike(tensors)}
         record["clients"] = torch.tensor(clients)
-        return record | {f"server/{name}": server.knowledge[name] for name in KNOWLEDGE if name in server.knowledge}
+        return record | {f"server/{name}": knowledge[name] for name in KNOWLEDGE if name in knowledge}
 
     def _write(self, name: str, record: Record) -> None:
         self.folder.mkdir(exist_ok=True)
@@ -195,6 +200,26 @@ def read_tests(run: Path) -> Tests | None:
         return None
 
 
+class TestLog(Hook):
+    """Saves what the report shows of the test images, in the end; a run does not fail for want of it."""
+
+    __test__ = False  # not one of pytest's
+
+    def __init__(self, run: Path, workplace: Workplace, say: Callable[[str], None]) -> None:
+        self.run = run
+        self.workplace = workplace
+        self.say = say
+
+    def finished(self, coordinator: Coordinator) -> None:
+        """Pass the test images through what the run ended with."""
+        try:
+            write_tests(self.run, self.workplace, coordinator)
+        except (OSError, BadRecord) as error:
+            if isinstance(error, OSError) and files.refusal(error):  # resuming makes up for it
+                raise
+            self.say(f"predictions for the report are not saved: {error}")
+
+
 def write_tests(run: Path, workplace: Workplace, coordinator: Coordinator) -> None:
     """Pass test images through what the run ended with, and save what came out."""
     model = _Model(workplace, coordinator)
@@ -205,7 +230,9 @@ def write_tests(run: Path, workplace: Workplace, coordinator: Coordinator) -> No
     shown = torch.unique(torch.cat([sampled, _mistakes(whole, len(domains))]))
     features, features_of = model.features(whole, sampled, domains)
     record = {**whole, "sampled": sampled, "features": features, "shown": shown}
-    record["thumbnails"] = torch.cat([_small(image) for image in model.pixels(whole, shown, domains)])
+    record["thumbnails"] = torch.cat(
+        [_small(image) for image in model.pixels(whole, shown, domains, workplace.pictures)]
+    )
     about = {
         "domains": domains,
         "classes": list(workplace.task.classes),
@@ -279,12 +306,12 @@ class _Model:
         name = self.place.allocation.clients[0].name
         return torch.cat(found), "the global model" if has_global else f"the model of client {name}"
 
-    def pixels(self, whole: Record, places: Tensor, domains: list[str]) -> Iterator[Tensor]:
-        """The images at some places, test set by test set, in the order of the places."""
+    def pixels(self, whole: Record, places: Tensor, domains: list[str], task: Task | None = None) -> Iterator[Tensor]:
+        """What the network is shown at some places, test set by test set, in their order; or another task's images."""
         domain, row = whole["domain"][places], whole["row"][places].to(torch.int64)
         ends = [*(torch.nonzero((domain.diff() != 0) | (row.diff() < 0)).flatten() + 1).tolist(), len(places)]
         for start, stop in zip([0, *ends], ends, strict=False):
-            held = self.place.task.by_name[domains[int(domain[start])]]
+            held = (task or self.place.task).by_name[domains[int(domain[start])]]
             yield select(held, row[start:stop]).images
 
     def _shares(self, images: Tensor) -> Iterator[Tensor]:
@@ -308,7 +335,7 @@ class _Model:
         server = self.coordinator.server
         weights, self.knowledge = server.weights, server.knowledge
         if client >= 0:
-            self.knowledge = server.broadcast(client).knowledge
+            self.knowledge = self.coordinator.broadcast(client).knowledge
             weights = self._own_weights(client)
         load_weights(self.place.model, weights)
         self.place.model.eval()

@@ -1,6 +1,5 @@
 """A run from its configuration to its summary, and on from where it was stopped."""
 
-import time
 from pathlib import Path
 
 from protolith import files
@@ -10,22 +9,27 @@ from protolith.engines.in_process import InProcessEngine
 from protolith.engines.local import LocalEngine
 from protolith.errors import DiskRefused, Interrupted, UserError
 from protolith.evaluation import measures
+from protolith.federation import rounds
 from protolith.federation.coordinator import Coordinator, which_models
-from protolith.federation.engine import Engine, Sites
+from protolith.federation.engine import Engine
+from protolith.federation.frozen import trained_on
+from protolith.federation.hooks import Hook, Sites
 from protolith.federation.local_update import Workplace, one_thread, present_device
 from protolith.machine import cores
 from protolith.methods import registry
+from protolith.methods.base import Roster
 from protolith.methods.registry import load_plugin
 from protolith.models.registry import only_here
-from protolith.models.saved import write_model
-from protolith.records import BadRecord, nbytes
+from protolith.records import nbytes
 from protolith.runs import stopping
 from protolith.runs.accounting import Account, refuse_unaccountable, sentences_of
 from protolith.runs.checkpoints import Checkpoints
-from protolith.runs.config import RunConfig, complete_for, validated
-from protolith.runs.diagnostics import FOLDER, PrototypeLog, write_tests
+from protolith.runs.config import RunConfig, complete_for, validated, with_weights
+from protolith.runs.diagnostics import FOLDER, PrototypeLog, TestLog
 from protolith.runs.directory import Metrics, RunDirectory
+from protolith.runs.recording import Models, Recorder
 from protolith.runs.starting import Start, starting_weights
+from protolith.runs.stopping import Stopping
 from protolith.runs.summary import summarise
 
 
@@ -53,9 +57,11 @@ def start(config: RunConfig, out: Path, observer: Observer) -> RunDirectory:
     _refuse_elsewhere(config)
     refuse_absent_device(config)
     refuse_unaccountable(config)
+    config = with_weights(config)  # before the images are decoded, which may take minutes
     task = _load(config, observer)
     config = complete_for(config, task)
-    workplace = Workplace(config, task)  # refuses what cannot work before anything is written
+    Workplace(config, task)  # refuses what cannot work before images are encoded, or anything is written
+    workplace = _workplace(config, task, observer)
     stopping.refuse_unsuitable(config, which_models(config, workplace.method.server))  # and so does this
     if config.init:
         for sentence in starting_weights(config, workplace).notes:
@@ -80,8 +86,13 @@ def resume(path: Path, observer: Observer, workers: int | None = None) -> RunDir
     for plugin in config.plugins:
         load_plugin(plugin)
     validated(registry.get_method(config.method).params, config.params, "params.")
-    go_on(directory, config, Workplace(config, _load(config, observer)), observer)
+    go_on(directory, config, _workplace(config, _load(config, observer), observer), observer)
     return directory
+
+
+def _workplace(config: RunConfig, task: Task, observer: Observer) -> Workplace:
+    """A workplace with the images, or with what the frozen part of the network makes of them."""
+    return Workplace(config, trained_on(config, task, observer.say), pictures=task)
 
 
 def _refuse_elsewhere(config: RunConfig) -> None:
@@ -159,27 +170,63 @@ def _go_on(
             directory.memory,
             config.evaluate_every,
             directory.path / "models",
+            workplace.new_layers(),
         )
-        if sites:
-            sites.look_ahead(coordinator)
         checkpoints = Checkpoints(directory.path / "checkpoint", coordinator.memory_file, coordinator.counts_of)
         if checkpoint := checkpoints.latest(observer.say):
-            server.load_state(checkpoint.state)
-            coordinator.progress = checkpoint.progress
+            coordinator.resume(checkpoint.state, checkpoint.progress)
         if lost := directory.keep_metrics_of_first(coordinator.progress.round):
             observer.say(f"metrics.jsonl is damaged: {lost} round(s) are missing from it and from the summary.")
         observer.started(config, directory, coordinator.progress.round, getattr(engine, "actors", workers))
-        prototypes = PrototypeLog(directory.path / FOLDER, workplace.allocation, workplace.task.classes, roster)
-        if config.diagnostics:
-            coordinator.listen = prototypes.hear
-        stop = stopping.Stopping(config, directory, workplace)
-        _rounds(directory, config, workplace, coordinator, checkpoints, prototypes, stop, observer)
+        recorder = Recorder(config, directory, checkpoints, coordinator)
+        hooks = _hooks(directory, config, workplace, observer, roster, recorder, sites)
+        try:
+            rounds.run_rounds(coordinator, hooks)
+        except KeyboardInterrupt:
+            recorder.checkpoint()
+            raise Interrupted(directory.path, recorder.progress.round) from None
     finally:
         engine.close()
-    stop.take_best(coordinator)
-    if config.diagnostics and sites is None:  # with sites, nobody but they has images
-        _save_tests(directory, workplace, coordinator, observer)
+    for hook in hooks:
+        hook.finished(coordinator)
     _finish(directory, config, workplace, coordinator, began_from, observer)
+
+
+def _hooks(
+    directory: RunDirectory,
+    config: RunConfig,
+    workplace: Workplace,
+    observer: Observer,
+    roster: Roster,
+    recorder: Recorder,
+    sites: Sites | None,
+) -> list[Hook]:
+    """All that goes along with the rounds, in the order in which it hears of them.
+
+    What a round leaves in files of its own comes before the recorder: a round that has its checkpoint runs no more.
+    """
+    clients, folder = workplace.allocation, directory.path / FOLDER
+    asked: list[tuple[bool, Hook]] = [
+        (sites is not None, sites or Hook()),
+        (True, Account(config, [client.name for client in clients.clients], sites.releases if sites else {})),
+        (config.diagnostics, PrototypeLog(folder, clients, workplace.task.classes, roster)),
+        (config.patience > 0, Stopping(config, directory, workplace)),
+        (True, Models(config, directory, workplace)),
+        (True, recorder),
+        (config.diagnostics and sites is None, TestLog(directory.path, workplace, observer.say)),  # sites have images
+        (True, _Told(observer)),
+    ]
+    return [hook for wanted, hook in asked if wanted]
+
+
+class _Told(Hook):
+    """Tells the observer of each round."""
+
+    def __init__(self, observer: Observer) -> None:
+        self.observer = observer
+
+    def round_done(self, metrics: Metrics, coordinator: Coordinator) -> None:
+        self.observer.round_done(metrics)
 
 
 def worker_count(config: RunConfig, clients: int) -> int:
@@ -208,61 +255,6 @@ def _engine(config: RunConfig, workplace: Workplace, workers: int, model_bytes: 
     return LocalEngine(config, workplace.task, workplace.allocation.measured, workers, model_bytes)
 
 
-def _rounds(
-    directory: RunDirectory,
-    config: RunConfig,
-    workplace: Workplace,
-    coordinator: Coordinator,
-    checkpoints: Checkpoints,
-    prototypes: PrototypeLog,
-    stop: stopping.Stopping,
-    observer: Observer,
-) -> None:
-    state, progress = coordinator.server.state(), coordinator.progress.copy()
-    account = Account(config, [client.name for client in workplace.allocation.clients])
-    written, writing = progress.round, 0.0
-    try:
-        while coordinator.progress.round < config.rounds and not stop.now:
-            began = time.perf_counter()
-            metrics = coordinator.run_round()
-            releases: dict[str, int] = {}
-            if isinstance(coordinator.engine, Sites):
-                metrics |= coordinator.engine.events()
-                releases = coordinator.engine.releases
-            metrics |= account.after(coordinator.progress.round - 1, releases)
-            state, progress = coordinator.server.state(), coordinator.progress.copy()
-            # A round's line comes before its checkpoint, so that no checkpoint is ahead of the metrics; the
-            # time that a checkpoint takes is therefore found in the next round's line.
-            prototypes.write(progress.round - 1, coordinator.server)
-            metrics["seconds"]["checkpoint"] = writing
-            metrics["seconds"]["total"] = time.perf_counter() - began + writing
-            stop.hear(metrics, coordinator)
-            directory.append_metrics(metrics)
-            if progress.round in config.keep_models and coordinator.server.evaluates == "global":
-                write_global_model(directory.models / f"round-{progress.round:06d}.safetensors", workplace, coordinator)
-            writing = 0.0
-            if progress.round % config.checkpoint_every == 0 or progress.round == config.rounds or stop.now:
-                before = time.perf_counter()
-                checkpoints.write(state, progress)
-                written, writing = progress.round, time.perf_counter() - before
-            observer.round_done(metrics)
-    except KeyboardInterrupt:
-        # The round that was under way is lost; the last complete one is not.
-        if progress.round > written:
-            checkpoints.write(state, progress)
-        raise Interrupted(directory.path, progress.round) from None
-
-
-def _save_tests(directory: RunDirectory, workplace: Workplace, coordinator: Coordinator, observer: Observer) -> None:
-    """Save what the report shows of the test images; a run does not fail for want of it."""
-    try:
-        write_tests(directory.path, workplace, coordinator)
-    except (OSError, BadRecord) as error:
-        if isinstance(error, OSError) and files.refusal(error):  # resuming makes up for it
-            raise
-        observer.say(f"predictions for the report are not saved: {error}")
-
-
 def _finish(
     directory: RunDirectory,
     config: RunConfig,
@@ -271,25 +263,8 @@ def _finish(
     began_from: Start,
     observer: Observer,
 ) -> None:
-    _write_models(directory, workplace, coordinator)
     summary = {**summarise(directory, config, workplace, coordinator), **began_from.summary()}
     directory.write_summary(summary)
     for sentence in sentences_of(summary):
         observer.say(sentence)
     observer.finished(summary)
-
-
-def _write_models(directory: RunDirectory, workplace: Workplace, coordinator: Coordinator) -> None:
-    """Write the models: the global one, and the aggregated clients' own (those after training are written by then)."""
-    if coordinator.server.evaluates == "global":
-        write_global_model(directory.path / "model.safetensors", workplace, coordinator)
-    if coordinator.tested == "aggregated":
-        for client in sorted(coordinator.progress.memories):
-            record = coordinator.own_weights(client)
-            write_model(coordinator.model_file(client), record, workplace.about_model())
-
-
-def write_global_model(path: Path, workplace: Workplace, coordinator: Coordinator) -> None:
-    """Write the global model and what the server knows besides."""
-    server = coordinator.server
-    write_model(path, server.weights, workplace.about_model(), server.knowledge)

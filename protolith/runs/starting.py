@@ -63,7 +63,17 @@ def starting_weights(config: RunConfig, workplace: Workplace) -> Start:
         raise UserError(f"--init {path}: the file does not exist.") from None
     except BadRecord:
         raise UserError(f"--init {path}: not a safetensors file.") from None
+    record = _above_frozen(record, about, workplace.initial, config, path)
     return mapped(record, about, workplace.initial, workplace.task.classes, str(path))
+
+
+def _above_frozen(record: Record, about: dict[str, Any], ours: Record, config: RunConfig, where: Path) -> Record:
+    """A file's tensors without those of a frozen backbone, which has to be the same."""
+    if not config.model.frozen or not isinstance(about.get("backbone"), dict):
+        return record
+    if about["backbone"].get("sha256") != config.model.sha256:
+        raise UserError(f"--init {where}: its backbone has other weights than {config.model.name} has here.")
+    return {name: held for name, held in record.items() if not name.startswith("backbone.") or name in ours}
 
 
 def mapped(record: Record, about: dict[str, Any], ours: Record, classes: Iterable[str], where: str) -> Start:

@@ -5,8 +5,8 @@ from pathlib import Path
 from protolith import records
 from protolith.errors import UserError
 from protolith.federation.coordinator import Coordinator
+from protolith.federation.hooks import Hook
 from protolith.federation.local_update import Workplace
-from protolith.records import under_prefix, with_prefix
 from protolith.runs.config import RunConfig
 from protolith.runs.directory import Metrics, RunDirectory
 
@@ -27,7 +27,7 @@ def best_round(lines: list[Metrics]) -> Metrics | None:
     return max(measured, key=lambda line: line["validation"], default=None)  # max takes the first
 
 
-class Stopping:
+class Stopping(Hook):
     """Keeps the model of the best round, and says when to stop."""
 
     def __init__(self, config: RunConfig, directory: RunDirectory, workplace: Workplace) -> None:
@@ -36,15 +36,20 @@ class Stopping:
         self.file: Path = directory.path / BEST
         self.lines = directory.metrics()
 
-    def hear(self, metrics: Metrics, coordinator: Coordinator) -> None:
+    def started(self, coordinator: Coordinator) -> None:
+        """Stop a run at once that had stopped before it was killed."""
+        if self.now:
+            coordinator.stop()
+
+    def round_done(self, metrics: Metrics, coordinator: Coordinator) -> None:
         """Take in a round; the best model so far is written before the round counts as done."""
         if not self.patience:
             return
         self.lines.append(metrics)
         if best_round(self.lines) is metrics:
-            server = coordinator.server
-            record = {**with_prefix("weights", server.weights), **with_prefix("knowledge", server.knowledge)}
-            records.write(self.file, record, about=self.workplace.about_model(), sync=True)
+            records.write(self.file, coordinator.state(), about=self.workplace.about_model(), sync=True)
+        if self.now:
+            coordinator.stop()
 
     @property
     def now(self) -> bool:
@@ -52,9 +57,9 @@ class Stopping:
         best = best_round(self.lines) if self.patience else None
         return best is not None and self.lines[-1]["round"] - best["round"] >= self.patience
 
-    def take_best(self, coordinator: Coordinator) -> None:
+    def finished(self, coordinator: Coordinator) -> None:
         """Go back to the best model: it is the one that is saved and reported."""
         if self.patience and self.file.exists():
-            record = records.clone(records.read(self.file))
-            coordinator.server.weights = under_prefix("weights", record)
-            coordinator.server.knowledge = under_prefix("knowledge", record)
+            # Files of earlier versions lack what does not go to clients; what is there of it is the last round's then.
+            own = {name: held for name, held in coordinator.state().items() if name.startswith(("extra/", "layers/"))}
+            coordinator.load_state({**own, **records.clone(records.read(self.file))})

@@ -6,8 +6,10 @@ from typing import Any
 
 from protolith.errors import RunFailed
 from protolith.federation.coordinator import LAST, Coordinator
+from protolith.federation.layers.attack import attackers
 from protolith.federation.local_update import Workplace
 from protolith.methods import registry
+from protolith.models.backbones import told
 from protolith.runs import attendance, stopping
 from protolith.runs.accounting import summary_of
 from protolith.runs.config import RunConfig
@@ -60,12 +62,15 @@ def summarise(
     }
     if is_global and (absent := attendance.absences(lines, tested, coordinator.tested_domains())):
         summary["absent"] = absent
+    if workplace.backbone:
+        summary["backbone"] = told(workplace.backbone)
     if config.plugins:
         summary["plugins"] = {Path(plugin).name: registry.plugin_digest(plugin) for plugin in config.plugins}
     if config.robust != "mean":
         summary["robust"] = {"rule": config.robust, "share": config.robust_share}
     if attack := config.attack.said():
-        names = [workplace.allocation.clients[client].name for client in sorted(workplace.attackers)]
+        clients = workplace.allocation.clients
+        names = [clients[client].name for client in sorted(attackers(config.attack, len(clients), config.seed))]
         summary["attack"] = {"kind": config.attack.kind, "said": attack, "clients": names}
     if "measures" in tested[-1]:
         summary["measures"] = {name: _measure_means(tested, name) for name in tested[-1]["measures"]}

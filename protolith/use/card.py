@@ -1,5 +1,7 @@
 """MODEL_CARD.md: what a model was trained on, how well it does at every site, and what it is not good for."""
 
+from protolith.models.backbones import shown
+from protolith.models.spec import InputSpec
 from protolith.runs.attendance import sentences
 from protolith.runs.directory import Metrics
 from protolith.use.familiarity import FALSE_ALARMS, Familiarity
@@ -11,7 +13,7 @@ def model_card(trained: Trained, known: Familiarity | None, file: str, differenc
     config, summary = trained.config, trained.run.summary() or {}
     parts = [
         f"# {file}",
-        f"A {trained.saved.name} of width {trained.saved.width} that tells {len(trained.classes)} classes apart: "
+        f"{_network(trained)} that tells {len(trained.classes)} classes apart: "
         f"{', '.join(trained.classes)}. Trained with Protolith by {trained.method.title} "
         f"({trained.method.paper}), {config.rounds} rounds, seed {config.seed}.",
         _data(trained, summary),
@@ -21,6 +23,16 @@ def model_card(trained: Trained, known: Familiarity | None, file: str, differenc
         _limits(trained, summary),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _network(trained: Trained) -> str:
+    """The network in words: a backbone has no width, but weights of its own."""
+    saved = trained.saved
+    if not saved.backbone:
+        return f"A {saved.name} of width {saved.width}"
+    parts = saved.backbone.get("parts") or [saved.backbone]
+    said = [f"{shown(part['name'])} (weights {part['tag']}, SHA-256 {part['sha256']})" for part in parts]
+    return f"A network on the pretrained backbone {' and '.join(said)}"
 
 
 def _data(trained: Trained, summary: Metrics) -> str:
@@ -52,10 +64,21 @@ def _input(trained: Trained, difference: float | None) -> str:
     tensor = f"float32 [batch, 3, {trained.size}, {trained.size}]"
     scale = f"(pixel / 255 − mean) / std with mean {list(spec.mean)} and std {list(spec.std)}"
     return (
-        f"## Input\n\nRGB images resized to {trained.size} × {trained.size} (bilinear with antialiasing, aspect not "
-        f"kept), {tensor}, as {scale}. The output is a row of logits for each image, in the order of the classes "
+        f"## Input\n\nRGB images resized to {trained.size} × {trained.size} ({resizing(spec)}), {tensor}, as {scale}. "
+        "The output is a row of logits for each image, in the order of the classes "
         f"above.{checked}"
     )
+
+
+def resizing(spec: InputSpec) -> str:
+    """How an image of any shape becomes a square for the network, in words."""
+    part = f"{100 * spec.share:g} %"
+    how = {
+        "squash": "aspect not kept" if spec.share == 1.0 else f"the middle {part} of each side, aspect not kept",
+        "crop": f"the middle square, whose side is {part} of the shorter one",
+        "pad": "black beside it where it is no square",
+    }[spec.resize]
+    return f"{spec.interpolation}{' with antialiasing' * (spec.interpolation != 'nearest')}, {how}"
 
 
 def _familiarity(known: Familiarity | None) -> str:

@@ -17,7 +17,7 @@ from protolith.use.timing import Estimate, estimate
 SMALL_CLASS = 10  # images of a class at a site; below, its accuracy there says little
 UNEVEN = 10  # times as many images of one class as of another
 DECODED_AT = 32  # pixels; enough to look for duplicates
-SHOWN = 50  # problems of one kind; --json has them all
+SHOWN = 10  # problems of one kind, so that the suggestion stays on the screen; --json has them all
 WIDE = 10  # columns that still fit a screen
 FIRST = Path("runs/first")  # where the line to type next puts its run
 
@@ -64,6 +64,7 @@ class Check:
             "sizes": [asdict(sizes) for sizes in self.sizes],
             "unreadable": [asdict(bad) for bad in self.own.bad],
             "duplicates": [list(pair) for pair in self.own.duplicates],
+            "relabelled": [list(files) for files in relabelled(self.own)],
             "faults": list(self.faults),
             "problems": list(self.problems),
             "suggestion": self._plain_suggestion(),
@@ -105,10 +106,9 @@ class Check:
             return ""
         said = f"suggestion: {self.suggestion.words()}"
         if self.estimate:
-            said += (
-                f"; about {span(self.estimate.seconds)} on this machine (measured: "
-                f"{1000 * self.estimate.per_image:.1f} ms of training for an image, on one core)"
-            )
+            did = "to encode an image, once" if self.suggestion.pretrained else "of training for an image, on one core"
+            each = f"{1000 * self.estimate.per_image:.1f} ms {did}"
+            said += f"; about {span(self.estimate.seconds)} on this machine (measured: {each})"
         skip = " --skip-bad" if self.own.bad else ""
         return "\n".join(
             [
@@ -174,4 +174,5 @@ def _problems(own: Own) -> list[str]:
 
 
 def _some(items: list[str], what: str) -> list[str]:
-    return items if len(items) <= SHOWN else [*items[:SHOWN], f"and {len(items) - SHOWN:,} more {what}"]
+    more = [f"and {len(items) - SHOWN:,} more {what}; --json lists all"] if len(items) > SHOWN else []
+    return items[:SHOWN] + more

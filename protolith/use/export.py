@@ -17,10 +17,11 @@ from protolith.data.sources.found import Progress, silent
 from protolith.errors import RunFailed, UserError, unknown
 from protolith.files import write_bytes, write_text
 from protolith.methods.registry import classify
+from protolith.models.backbones import shown, told
 from protolith.models.spec import spec_of
 from protolith.records import Record, clone
 from protolith.runs.directory import RunDirectory
-from protolith.use.card import model_card
+from protolith.use.card import model_card, resizing
 from protolith.use.familiarity import FALSE_ALARMS, JUDGE, Familiarity, familiarity_of
 from protolith.use.trained import Trained, looks_of, open_trained
 
@@ -77,13 +78,14 @@ def export(run: RunDirectory, to: str, out: Path, progress: Progress = silent) -
 def metadata(trained: Trained, known: Familiarity | None) -> dict[str, Any]:
     """Everything that a user of the model needs besides its weights."""
     about: dict[str, Any] = {
-        "model": trained.saved.name,
+        "model": shown(trained.saved.name),
         "width": trained.saved.width,
         "classes": list(trained.classes),
         "input": {
             "layout": "float32 [batch, 3, size, size], RGB",
             "size": trained.size,
-            "resize": "to size × size, bilinear with antialiasing, aspect not kept; grey repeated in three channels",
+            "resize": f"to size × size, {resizing(trained.saved.spec)}; grey repeated in three channels",
+            "fit": trained.saved.spec.plain(),
             "scale": "(pixel / 255 − mean) / std, outside of the graph",
             "mean": list(trained.saved.spec.mean),
             "std": list(trained.saved.spec.std),
@@ -92,6 +94,8 @@ def metadata(trained: Trained, known: Familiarity | None) -> dict[str, Any]:
         "seed": trained.config.seed,
         "rounds": trained.config.rounds,
     }
+    if backbone := trained.saved.backbone:
+        about["backbone"] = told(backbone, built=True)
     if known is not None:
         about["sites"] = list(known.sites)
         about["familiarity"] = {
@@ -200,15 +204,18 @@ EXAMPLE = '''"""Load {file} and label one image: python {name} IMAGE."""
 import json, pathlib, sys
 import numpy, PIL.Image, torch
 from protolith.models import build_model
+from protolith.models.spec import InputSpec
 from safetensors import safe_open
 
 with safe_open(pathlib.Path(__file__).with_name("{file}"), framework="pt") as file:
     about = json.loads(file.metadata()["about"])
     weights = {{name: file.get_tensor(name) for name in file.keys() if not name.startswith("familiarity/")}}
-model = build_model(about["model"], len(about["classes"]), about["width"], seed=0)
+spec = InputSpec.of(about["input"]["fit"])
+model = build_model(
+    about["model"], len(about["classes"]), about["width"], 0, spec.size, empty=True, said=about.get("backbone")
+)
 model.load_state_dict(weights)
-size, mean, std = (about["input"][key] for key in ("size", "mean", "std"))
-image = PIL.Image.open(sys.argv[1]).convert("RGB").resize((size, size), PIL.Image.Resampling.BILINEAR)
-pixels = (torch.tensor(numpy.asarray(image)) / 255 - torch.tensor(mean)) / torch.tensor(std)
-print(about["classes"][int(model.eval()(pixels.permute(2, 0, 1)[None]).argmax())])
+image = spec.fit.square(PIL.Image.open(sys.argv[1]).convert("RGB"), spec.size)
+pixels = torch.tensor(numpy.asarray(image))[None]
+print(about["classes"][int(model.eval()(spec.inputs(pixels, torch.device("cpu"))).argmax())])
 '''

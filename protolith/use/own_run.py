@@ -9,37 +9,53 @@ from protolith.data.sources.found import Progress, silent
 from protolith.data.spec import all_tasks
 from protolith.data.tasks import folder_of
 from protolith.federation.setup import Setup
+from protolith.models.backbones import is_backbone
 from protolith.runs.defaults import Tree
-from protolith.use.suggest import METHOD, amounts_of, suggest
+from protolith.use.suggest import METHOD, SCRATCH, amounts_of, suggest
 
 # The settings that are suggested, and where a user's layers have them.
 PLACES = {
     "method": ("method",),
+    "model": ("model", "name"),
     "size": ("size",),
     "width": ("model", "width"),
     "batch": ("training", "batch"),
     "rounds": ("rounds",),
     "epochs": ("training", "epochs"),
 }
+ON_RESNETS = {"fedcode"}  # makes its style encoder from one
 
 
 def unsaid(given: Tree, say: Progress = silent) -> Tree:
     """The weakest layer of settings under all that a user said; empty where no images of one's own are here."""
     said = {name: value for name, place in PLACES.items() if (value := _at(given, place)) is not None}
     if _at_sites(given):
-        if "size" not in said:
+        if "size" not in said and not is_backbone(str(said.get("model", ""))):
             size = Setup.model_fields["size"].default
             say(f"size = {size} pixels: `protolith data check` at a site suggests one")
         return {}
-    if not is_own(given) or len(said) == len(PLACES):
+    if not is_own(given) or not _open(said):
         return {}
     task = str(given["task"])
-    found = suggest(amounts_of(list_own(folder_of(task))))
+    found = suggest(amounts_of(list_own(folder_of(task))), model=_model(given, said))
     check = f"protolith data check {typed(task)}"
     say(f"settings for these images: {found.words(list(said))} ({check} explains them); what you set yourself stays")
     if isinstance(size := said.get("size"), int) and 2 * size <= found.size:
         say(f"size = {size} pixels: these images are worth {found.size}, and lose accuracy with so few")
     return found.settings()
+
+
+def _open(said: Tree) -> set[str]:
+    """What a user left open; a pretrained backbone has no width."""
+    return {*PLACES} - {*said} - ({"width"} if is_backbone(str(said.get("model", ""))) else {"model"})
+
+
+def _model(given: Tree, said: Tree) -> str | None:
+    """The network that a user's words stand for; None where they leave it open."""
+    if "model" in said:
+        return str(said["model"])
+    scratch = "width" in said or _at(given, ("model", "tune")) == "scratch"
+    return SCRATCH if scratch or said.get("method") in ON_RESNETS else None
 
 
 def is_own(given: Tree) -> bool:

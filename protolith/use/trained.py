@@ -106,9 +106,16 @@ class Trained:
 
 def open_network(run: RunDirectory) -> Saved:
     """The global network of a finished run, and its method's knowledge."""
-    for plugin in run.config().plugins:
+    config = run.config()
+    for plugin in config.plugins:
         load_plugin(plugin)
-    return open_model(run.path / MODEL)
+    held = open_model(run.path / MODEL)
+    if (of := (held.backbone or {}).get("sha256", "")) != config.model.sha256:
+        raise UserError(
+            f"{run.path / MODEL} was trained from other weights of {held.name} than the run began with: SHA-256 "
+            f"{of[:16] or 'unknown'}…, not {config.model.sha256[:16] or 'none'}…."
+        )
+    return held
 
 
 def _device_here(trained_on: str) -> torch.device:

@@ -297,6 +297,13 @@ def test_help_is_for_newcomers(protolith):
     assert code == 0 and "--method" in out and "--set" in out
 
 
+@pytest.mark.parametrize("group", [(), ("data",), ("deploy",)], ids=" ".join)
+def test_a_group_of_commands_by_itself_is_its_help(protolith, group):
+    asked = protolith(*group, "--help")
+    assert asked[0] == 0 and len(asked[1].splitlines()) > 5
+    assert protolith(*group) == asked
+
+
 def test_sweep_makes_one_table_and_does_nothing_twice(protolith, tmp_path):
     arguments = ["sweep", "--methods", "fedavg,solo", "--seeds", "0,1", "--jobs", "2", "--out", "s", *SMALL]
     code, out, _ = protolith(*arguments)
@@ -327,7 +334,7 @@ def test_experiment_lists_and_explains_every_table_and_figure(protolith):
 def test_the_help_of_run_shows_ten_options_and_names_the_others(protolith):
     shown = protolith("run", "--help")[1]
     listed = re.findall(r"^  (--[a-z-]+)", shown.split("  Also ")[0], re.M)
-    usual = "--method --task --protocol --data --rounds --seed --out --config --set --report --help"
+    usual = "--method --model --task --protocol --data --rounds --seed --out --set --report --help"
     assert listed == usual.split()
     named = "".join(shown.split("Also ")[1].split())
     every = {option.opts[0] for option in typer.main.get_command(app).commands["run"].params}

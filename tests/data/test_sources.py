@@ -297,7 +297,7 @@ def test_folder_errors_name_the_thing(tmp_path):
     with pytest.raises(UserError, match=r"domain 'north' in '.*north' has other classes than its task: it lacks 'dog'"):
         folder.find(tmp_path / "north", "north").rows(("cat", "dog"))
     (tmp_path / "north" / "cat").rename(tmp_path / "west")
-    with pytest.raises(UserError, match=r"domain 'west' in .* holds images but no class folders"):
+    with pytest.raises(UserError, match=r"site 'west' in .* holds images but no class folders"):
         folder.find(tmp_path / "west", "west")
 
 
@@ -447,3 +447,13 @@ def test_every_source_is_read_by_the_same_rule(tmp_path):
         )
         assert torch.equal(first.test.images, second.test.images) and torch.equal(first.test.labels, second.test.labels)
         assert (len(first.test) == 8) == (rule != "by-class")
+
+
+def test_a_share_of_a_squashed_image_is_its_middle_on_both_sides():
+    image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (40, 80, 3), dtype=np.uint8))
+    by = Image.Resampling.LANCZOS
+    expected = image.resize((16, 16), by, box=(10, 5, 70, 35))
+    assert decode.Fit("squash", "lanczos", 0.75).square(image, 16).tobytes() == expected.tobytes()
+    assert decode.Fit("squash", "lanczos").square(image, 16).tobytes() == image.resize((16, 16), by).tobytes()
+    small, large = decode.Fit("crop", "nearest", 0.5).square(image, 20), image.crop((30, 10, 50, 30))
+    assert small.tobytes() == large.tobytes()

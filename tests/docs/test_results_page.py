@@ -125,3 +125,10 @@ def test_a_dot_of_the_picture_lies_at_the_gain_of_the_cells():
         for row, x in dots:
             gain = mean(name, row) - mean(name, "FedAvg")
             assert (float(x) - ticks[-20]) / unit - 20 == pytest.approx(gain, abs=0.05), (name, row)
+
+
+def test_the_answer_is_five_items_that_can_be_read_at_once():
+    page = (Path(__file__).parents[2] / "docs/results.md").read_text()
+    answer = page.split("domain shift?\n")[1].split("\n![")[0]
+    items = [" ".join(item.split()) for item in answer.split("\n- ")[1:]]
+    assert len(items) == 5 and max(len(item.split()) for item in items) <= 45 and "Take Strata" in items[0]

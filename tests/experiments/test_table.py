@@ -151,3 +151,17 @@ def test_runs_of_different_versions_are_said_in_one_line(make):
         run.write_summary({**run.summary(), "versions": {"protolith": version, "python": "3.11"}})
     assert build_tables(runs)[0].footer == ["runs of different code: protolith 0.1.0 and 0.2.0"]
     assert build_tables(runs[:2])[0].footer == []
+
+
+def test_backbones_are_rows_by_name_and_by_weights_where_one_name_has_several(make):
+    lite = {"name": "efficientnet-lite0", "sha256": "a" * 64, "tag": "imagenet"}
+    other = {**lite, "sha256": "b" * 64, "tag": "mine.pth", "weights": "/somewhere/mine.pth"}
+    runs = [
+        make("a", {"x": 10.0}, method="fedavg", model=lite, size=32),
+        make("b", {"x": 20.0}, method="fedavg", model=lite, size=32, seed=1),
+        make("c", {"x": 30.0}, method="fedavg", size=32),
+    ]
+    (table,) = build_tables(runs)
+    assert [row.label for row in table.rows] == ["FedAvg, model.name=efficientnet-lite0", "FedAvg, model.name=resnet10"]
+    (table,) = build_tables([runs[0], make("d", {"x": 40.0}, method="fedavg", model=other, size=32)])
+    assert [row.label for row in table.rows] == [f"FedAvg, weights={'a' * 12}", f"FedAvg, weights={'b' * 12}"]

@@ -8,6 +8,7 @@ from protolith.data.protocols import Allocation, Client, Protocol, TestSet
 from protolith.errors import RunFailed, UserError
 from protolith.federation.coordinator import Coordinator
 from protolith.federation.engine import Result
+from protolith.federation.rounds import run_round
 from protolith.federation.setup import GuardSettings, Setup
 from protolith.methods import fedavg
 from protolith.methods.base import Roster
@@ -44,7 +45,7 @@ def coordinator(engine, tmp_path, protocol=None, guard=None, **more):
 
 
 def test_a_round_averages_by_images_and_says_what_happened(tmp_path):
-    metrics = coordinator(Engine(), tmp_path).run_round()
+    metrics = run_round(coordinator(Engine(), tmp_path))
     mean = (0 * 10 + 1 * 20 + 2 * 30) / 60
     assert metrics["mean"] == pytest.approx(mean) and metrics["accuracy"] == {"d": metrics["mean"]}
     assert metrics["loss"]["ce"] == pytest.approx((1 * 10 + 2 * 20 + 3 * 30) / 60)
@@ -56,13 +57,13 @@ def test_a_term_that_one_client_has_is_its_mean_over_that_clients_images(tmp_pat
     """A quarter of the images has the term; its mean there is 4.0, not a quarter of it."""
     others = {m: Upload(m, 10 * (m + 1), {"w": torch.zeros(1)}, metrics={"ce": 1.0}) for m in (0, 2)}
     engine = Engine({**others, 1: Upload(1, 20, {"w": torch.zeros(1)}, metrics={"ce": 3.0, "align": 4.0})})
-    loss = coordinator(engine, tmp_path).run_round()["loss"]
+    loss = run_round(coordinator(engine, tmp_path))["loss"]
     assert loss == pytest.approx({"ce": (1 * 40 + 3 * 20) / 60, "align": 4.0})
 
 
 def test_a_rejected_upload_changes_nothing_but_the_count(tmp_path):
     engine = Engine({1: Upload(1, 20, {"w": torch.tensor([float("nan")])}, metrics={"ce": float("nan")})})
-    metrics = coordinator(engine, tmp_path).run_round()
+    metrics = run_round(coordinator(engine, tmp_path))
     assert metrics["mean"] == pytest.approx(2 * 30 / 40)
     assert metrics["rejected"] == [{"client": "d-2", "reason": "weight 'w' has numbers that are not finite"}]
     assert metrics["loss"]["ce"] == pytest.approx((1 * 10 + 3 * 30) / 40)
@@ -71,7 +72,7 @@ def test_a_rejected_upload_changes_nothing_but_the_count(tmp_path):
 def test_when_every_upload_is_rejected_the_run_fails_and_says_why(tmp_path):
     bad = {i: Upload(i, 10 * (i + 1), {"w": torch.tensor([float("inf")])}) for i in range(3)}
     with pytest.raises(RunFailed, match="every upload of round 1 was rejected; d-1: weight 'w' has numbers"):
-        coordinator(Engine(bad), tmp_path).run_round()
+        run_round(coordinator(Engine(bad), tmp_path))
 
 
 def test_memory_goes_from_the_round_that_wrote_it_to_the_next_that_needs_it(tmp_path):
@@ -79,7 +80,7 @@ def test_memory_goes_from_the_round_that_wrote_it_to_the_next_that_needs_it(tmp_
     c = coordinator(engine, tmp_path, Protocol(participation=0.67))
     wrote = None
     for _ in range(12):
-        c.run_round()
+        run_round(c)
         for job in engine.jobs:
             if job.client != 1:
                 assert job.memory_in is None
@@ -92,14 +93,14 @@ def test_memory_goes_from_the_round_that_wrote_it_to_the_next_that_needs_it(tmp_
 
 def test_a_round_in_which_everyone_drops_out_changes_nothing(tmp_path):
     c = coordinator(Engine(), tmp_path, Protocol(dropout=0.99999))
-    metrics = c.run_round()
+    metrics = run_round(c)
     assert metrics["clients"] == 0 and metrics["dropped"] == ["d-1", "d-2", "d-3"]
     assert float(c.server.weights["w"]) == 0.0 and metrics["loss"] == {}
 
 
 def test_only_some_rounds_are_tested_but_always_the_last_five(tmp_path):
     c = coordinator(Engine(), tmp_path, evaluate_every=6)
-    tested = [line["round"] for line in (c.run_round() for _ in range(20)) if "accuracy" in line]
+    tested = [line["round"] for line in (run_round(c) for _ in range(20)) if "accuracy" in line]
     assert tested == [1, 7, 13, 16, 17, 18, 19, 20]
 
 
@@ -125,7 +126,7 @@ def test_clients_own_models_are_summarised_at_home_and_across(tmp_path):
 
     server = Personal(None, weights, Roster((10, 10), 3, 4, 20))
     c = Coordinator(Setup(rounds=20), Allocation(clients, tests), server, Engine(uploads), tmp_path)
-    metrics = c.run_round()
+    metrics = run_round(c)
     assert metrics["accuracy"] == {"a": 90.0, "b": 80.0, "c": 30.0}  # nobody lives in c: the mean of all
     assert metrics["across"] == {"a": 30.0, "b": 20.0, "c": 30.0}
     assert metrics["by_images"] == 100 * (9 + 8 + 1 + 5) / 40  # all images at home; those of c count for both
@@ -138,7 +139,7 @@ def test_a_client_leaves_its_model_where_it_takes_part_for_the_last_time(tmp_pat
     server = fedavg.Server(None, {"w": torch.zeros(1)}, Roster((10, 20, 30), 3, 4, 20))
     c = Coordinator(setup, Allocation(CLIENTS, TESTS), server, engine, tmp_path, models=tmp_path / "models")
     for _ in range(20):
-        c.run_round()
+        run_round(c)
     last = {job.client: job for job in engine.jobs}
     wrote = [job for job in engine.jobs if job.model_out]
     assert wrote and {id(job) for job in wrote} == {id(job) for job in last.values()}
@@ -163,7 +164,7 @@ def test_aggregated_weights_are_tested_with_each_clients_own_tensors(tmp_path):
             return right(images=1000, a=int(10 * a), b=int(10 * b))
 
     setup = Setup(rounds=2, tested="aggregated", buffers="local")
-    metrics = Coordinator(setup, Allocation(clients, tests), server, Keeps(), tmp_path).run_round()
+    metrics = run_round(Coordinator(setup, Allocation(clients, tests), server, Keeps(), tmp_path))
     assert metrics["matrix"] == {"a-1": [10.5, -9.5], "b-1": [20.5, -19.5]}  # w is 0.5 for both
     assert metrics["accuracy"] == {"a": 10.5, "b": -19.5}
     assert metrics["cross"]["lta"] == (10.5 - 19.5) / 2 and metrics["cross"]["ata"] == {"a": -9.5, "b": 20.5}
@@ -186,11 +187,11 @@ NAN = {"w": torch.tensor([float("nan")])}
 def test_a_client_that_is_rejected_three_times_in_a_row_sits_out(tmp_path):
     engine = Engine({1: Upload(1, 20, NAN)})
     c = coordinator(engine, tmp_path)
-    lines = [c.run_round() for _ in range(2)]
+    lines = [run_round(c) for _ in range(2)]
     del engine.uploads[1]  # one good upload, and the count begins anew
-    lines.append(c.run_round())
+    lines.append(run_round(c))
     engine.uploads[1] = Upload(1, 20, NAN)
-    lines += [c.run_round() for _ in range(5)]
+    lines += [run_round(c) for _ in range(5)]
     assert [line["clients"] for line in lines] == [3] * 6 + [2] * 2
     assert [len(line["rejected"]) for line in lines] == [1, 1, 0, 1, 1, 1, 0, 0]
     assert [line["sitting_out"] for line in lines] == [[]] * 6 + [["d-2"]] * 2
@@ -200,20 +201,20 @@ def test_a_client_that_is_rejected_three_times_in_a_row_sits_out(tmp_path):
 def test_strikes_can_be_counted_otherwise_or_not_at_all(tmp_path):
     for strikes, clients in ((1, [3, 2, 2, 2, 2]), (0, [3] * 5)):
         c = coordinator(Engine({1: Upload(1, 20, NAN)}), tmp_path, guard=GuardSettings(strikes=strikes))
-        assert [c.run_round()["clients"] for _ in range(5)] == clients
+        assert [run_round(c)["clients"] for _ in range(5)] == clients
 
 
 def test_when_everybody_sits_out_the_run_fails(tmp_path):
     c = coordinator(Engine(), tmp_path)
     c.progress.strikes = {0: 3, 1: 4, 2: 3}
     with pytest.raises(RunFailed, match="all clients sit out: the last 3 uploads of each were rejected"):
-        c.run_round()
+        run_round(c)
 
 
 def test_an_upload_of_nobody_is_named_and_harmless(tmp_path):
     for stranger in (7, -1, "x"):
         c = coordinator(Engine({1: Upload(stranger, 20, {"w": torch.ones(1)})}), tmp_path)
-        metrics = c.run_round()
+        metrics = run_round(c)
         assert metrics["rejected"] == [{"client": "a stranger", "reason": f"there is no client {stranger}"}]
         assert metrics["mean"] == pytest.approx(2 * 30 / 40) and c.progress.strikes == {}
 
@@ -232,7 +233,7 @@ def test_an_absurd_upload_is_flagged_clipped_or_dropped(tmp_path, norm, last):
     server = fedavg.Server(None, {"w": torch.zeros(1)}, Roster((10,) * 10, 3, 4, 20))
     setup = Setup(rounds=20, guard=GuardSettings(norm=norm))
     c = Coordinator(setup, Allocation(clients, TESTS), server, Percent(uploads), tmp_path)
-    metrics = c.run_round()
+    metrics = run_round(c)
     (flagged,) = metrics["flagged"]
     assert flagged["client"] == "d-10" and flagged["what"] == "weights" and flagged["z"] > 8
     good = sum(1.0 + i / 10 for i in range(9))

@@ -113,7 +113,7 @@ def test_counts_by_class_add_up_and_there_are_no_more_clusters_than_images():
     assert said == "claims 11 images, but its counts by class add up to 10"
     wrapped = {**sent, "counts": torch.tensor([2**62, 2**62, 2**63 - 1])}
     assert "has numbers above 20" in Guard(server).problem(Upload(0, 10, {}, wrapped))
-    server.exact_counts = False
+    server = fpl.server(fpl.params(), {}, Roster((10, 20), 3, 4, 5, exact_counts=False))
     assert Guard(server).problem(Upload(1, 11, {}, sent)) is None
     fedplvm = get_method("fedplvm")
     server = fedplvm.server(fedplvm.params(), {}, Roster((10, 20), 3, 4, 5))
@@ -132,7 +132,7 @@ def test_noisy_counts_need_not_add_up(privacy, exact):
 
     task = load_task("mini")
     settings = {"method": "fpl", "params": {"proto_pass": "eval_pass"}, "privacy": privacy, "model": {"width": 4}}
-    assert Workplace(complete_for(resolve([settings]), task), task).server().exact_counts is exact
+    assert Workplace(complete_for(resolve([settings]), task), task).server().roster.exact_counts is exact
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf"), 1e16, -1e16])

@@ -8,8 +8,9 @@ import torch
 from protolith.data.tasks import load_task
 from protolith.errors import UserError
 from protolith.federation.guards import Guard
+from protolith.federation.layers.privacy import PrivacyLayer
 from protolith.federation.local_update import Workplace
-from protolith.federation.protection import refuse_unprotected
+from protolith.methods.base import Spec
 from protolith.methods.registry import all_methods, get_method
 from protolith.prototypes.privacy import Privacy
 from protolith.runs.config import complete_for, resolve
@@ -67,13 +68,44 @@ def test_the_sentence_says_why(task):
             place(task, method, NOISY)
 
 
-def test_a_method_of_ones_own_is_refused_until_it_says_that_it_is_covered():
-    mine = replace(get_method("fpl"), name="mine", protects=False)
-    params = mine.params(proto_pass="eval_pass")
-    refuse_unprotected(Privacy(), mine, params)
-    with pytest.raises(UserError, match="method 'mine'"):
-        refuse_unprotected(Privacy(**NOISY), mine, params)
-    refuse_unprotected(Privacy(**NOISY), replace(mine, protects=True), params)
+FPL = get_method("fpl")
+
+
+class Adds(FPL.client):
+    def upload(self):
+        return super().upload().with_knowledge(prototypes=torch.zeros(1))
+
+
+class Collects(FPL.client):
+    def _collect(self, features, labels):
+        self.means.add(features, labels)
+
+
+class Passes(FPL.client):
+    def pass_over_data(self):
+        self._collect(self.model.features(self.data.images), self.data.labels)
+
+
+class Names(FPL.client):
+    def prototypes(self):
+        return {"prototypes": self.means.means(), "counts": self.means.counts}
+
+
+class Expects(FPL.server):
+    def schema(self):
+        return {**super().schema(), "more": Spec((3,))}
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"client": Adds}, {"client": Collects}, {"client": Passes}, {"client": Names}, {"server": Expects}],
+    ids=["adds", "collects", "passes", "names", "expects"],
+)
+def test_a_method_of_ones_own_is_refused_where_it_goes_another_way(changed):
+    """Its own loss is its own affair; whatever it changes on the way of the class means is not covered."""
+    layer, params = PrivacyLayer(Privacy(**NOISY), False), FPL.params(proto_pass="eval_pass")
+    assert layer.refuses(replace(FPL, name="mine"), params, [layer]) is None
+    assert "method 'mine'" in layer.refuses(replace(FPL, name="mine", **changed), params, [layer])
 
 
 @pytest.mark.parametrize("method", ["fpl", "i2pfl"])
@@ -141,7 +173,7 @@ def test_rounds_in_which_no_class_is_sent(task, method):
     workplace = place(task, method, {"least": 10**6})
     server = workplace.server()
     for round_ in range(3):
-        server.round = round_
+        server.begin(round_)
         uploads = [workplace.update(client, round_, server.broadcast(client), {})[0] for client in range(2)]
         for upload in uploads:
             assert Guard(server).problem(upload) is None

@@ -161,7 +161,7 @@ class Federation:
 
     def step(self, clients=None):
         """One round; the uploads come as a stream."""
-        self.server.round = self.round
+        self.server.begin(self.round)
         guard, seen = Guard(self.server), []
 
         def stream():

@@ -8,6 +8,10 @@ from torch import nn
 
 from protolith.data.domain import Split
 from protolith.federation.guards import Guard
+from protolith.federation.layers import layers_of
+from protolith.federation.layers.base import Layers
+from protolith.federation.layers.styles import StylesLayer
+from protolith.federation.setup import Setup
 from protolith.methods.base import Batch, Context, Output, Roster, Training
 from protolith.methods.registry import get_method
 from protolith.models import build_model
@@ -103,6 +107,36 @@ def make_server(method, params=None, *, counts=(20, 20, 20), weights=None, class
     )
 
 
+class Together:
+    """A method's server with the layers around it, as a round has them."""
+
+    def __init__(self, server, layers):
+        self.server, self.layers = server, layers
+
+    @classmethod
+    def of(cls, workplace):
+        return cls(workplace.server(), workplace.new_layers())
+
+    def broadcast(self, client):
+        return self.layers.broadcast(self.server.broadcast(client), client)
+
+    def problem(self, upload):
+        return Guard(self.server, layers=self.layers).problem(upload)
+
+    def aggregate(self, uploads):
+        return self.server.aggregate(self.layers.receive(iter(uploads)))
+
+    def weights_of(self, uploads):
+        """What models weigh in the mean as things stand."""
+        layers = Layers([layer for layer in self.layers.all if not isinstance(layer, StylesLayer)])
+        return [self.server.weight(upload) for upload in layers.receive(iter(uploads))]
+
+
+def make_layers(counts, **training):
+    """The layers of a run with these settings of training."""
+    return layers_of(Setup(training=training), counts, CLASSES)
+
+
 def make_upload(client, *, count=20, weights=None, metrics=None, **knowledge):
     weights = {"w": torch.zeros(2)} if weights is None else weights
     return Upload(client, count, weights, knowledge, metrics or {})
@@ -124,9 +158,10 @@ def run_rounds(method, params=None, *, rounds=2, chosen=None, splits=None, model
     )
     memories = {} if memories is None else memories
     everything = []
-    first = server.round
+    first = getattr(server, "done", 0)
     for round in range(first, first + rounds):
         uploads = []
+        server.begin(round)
         for client in range(len(splits)) if chosen is None else chosen[round]:
             message = server.broadcast(client)
             context = make_context(
@@ -147,7 +182,7 @@ def run_rounds(method, params=None, *, rounds=2, chosen=None, splits=None, model
             assert all(math.isfinite(value) for value in upload.metrics.values())
             uploads.append(upload)
         server.aggregate(iter(uploads))
-        server.round = round + 1
+        server.done = round + 1
         everything.append(uploads)
     return server, memories, everything
 
@@ -158,7 +193,7 @@ def check_resume(method, params=None, **how):
     half, kept, _ = run_rounds(method, params, rounds=2, **how)
     again = type(half)(half.params, {}, half.roster)
     again.load_state(half.state())
-    again.round = half.round
+    again.done = half.done
     resumed, after, _ = run_rounds(method, params, rounds=1, server=again, memories=kept, **how)
     same_record(resumed.state(), server.state())
     for client, memory in memories.items():

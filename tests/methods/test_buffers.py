@@ -66,7 +66,7 @@ def test_buffers_are_averaged_and_take_no_step(case, task, monkeypatch):
     workplace = Workplace(complete_for(resolve([values]), task), task)
     server, memories = workplace.server(), [{}, {}, {}]
     for round_ in range(3):
-        server.round = round_
+        server.begin(round_)
         uploads = []
         for client in range(3):
             upload, memories[client] = workplace.update(client, round_, server.broadcast(client), memories[client])

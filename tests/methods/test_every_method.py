@@ -90,7 +90,7 @@ def test_one_client_alone(method, task):
     server = workplace.server()
     memory = {}
     for round_ in range(3):
-        server.round = round_
+        server.begin(round_)
         upload, memory = workplace.update(0, round_, server.broadcast(0), memory)
         assert Guard(server).problem(upload) is None
         server.aggregate(iter([upload]))
@@ -109,7 +109,7 @@ def test_an_update_is_a_pure_function(method, task):
         upload, memories[client] = workplace.update(client, 0, server.broadcast(client), {})
         first.append(upload)
     server.aggregate(iter(first))
-    server.round = 1
+    server.begin(1)
     before = records.clone(server.state())
     kept = {client: records.clone(memory) for client, memory in memories.items()}
     torch.manual_seed(0)

@@ -209,7 +209,7 @@ def test_aggregation_holds_few_models_at_a_time(name, options):
             yield copies[index]
             copies[index] = None
 
-    federation.server.round = 0
+    federation.server.begin(0)
     federation.server.aggregate(stream())
 
 

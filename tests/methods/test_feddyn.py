@@ -1,7 +1,5 @@
 """FedDyn: the real one, with a gradient and with h on the server."""
 
-from types import SimpleNamespace
-
 import pytest
 import torch
 from baseline_helpers import (
@@ -18,11 +16,11 @@ from baseline_helpers import (
     uploads_for,
 )
 
-from protolith.federation.coordinator import Coordinator, Progress, _Tally
+from protolith.data.protocols import Allocation, Client
+from protolith.federation.coordinator import Coordinator, Progress
 from protolith.federation.engine import Result
-from protolith.federation.guards import Guard
-from protolith.federation.screening import Screen
-from protolith.federation.setup import GuardSettings
+from protolith.federation.rounds import run_round
+from protolith.federation.setup import Setup
 from protolith.methods.fedavg import is_buffer
 from protolith.methods.registry import get_method
 from protolith.records import clone, under_prefix, with_prefix
@@ -120,21 +118,22 @@ def test_the_server_tracks_what_the_clients_remember():
         torch.testing.assert_close(mean, total / 2, rtol=1e-4, atol=1e-6)
 
 
-def test_a_rejected_upload_leaves_the_clients_h_as_it_was():
+def test_a_rejected_upload_leaves_the_clients_h_as_it_was(tmp_path):
     """Otherwise the server's h would no longer be the mean of what the clients remember."""
     s = server("feddyn", (4, 10))
     good, bad = uploads_for(s, [0, 1])
     bad.weights["conv.bias"].fill_(float("nan"))
-    coordinator = Coordinator.__new__(Coordinator)
-    coordinator.listen = None
-    coordinator.progress = Progress(memories={0: 3, 1: 3})
-    coordinator.allocation = SimpleNamespace(clients=[SimpleNamespace(name="a"), SimpleNamespace(name="b")])
-    tally = _Tally()
-    results = iter([Result(good, True), Result(bad, True)])
-    sound = coordinator._sound(results, Guard(s), Screen(GuardSettings(), s.origin()), tally)
-    assert list(coordinator._accepted(sound, 4, tally)) == [good]
+    clients = tuple(Client(i, name, "d", torch.arange(4)) for i, name in enumerate("ab"))
+
+    class Engine:
+        def train(self, jobs, broadcast):
+            yield from (Result(good, True), Result(bad, True))
+
+    coordinator = Coordinator(Setup(rounds=20), Allocation(clients, ()), s, Engine(), tmp_path, evaluate_every=99)
+    coordinator.resume(s.state(), Progress(round=3, memories={0: 3, 1: 3}))
+    metrics = run_round(coordinator)
     assert coordinator.progress.memories == {0: 4, 1: 3}
-    assert [fault["client"] for fault in tally.rejected] == ["b"]
+    assert [fault["client"] for fault in metrics["rejected"]] == ["b"]
 
 
 @pytest.mark.parametrize("adaptive", [True, False])

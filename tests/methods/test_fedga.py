@@ -49,7 +49,7 @@ def test_the_server_over_rounds_with_partial_participation():
     a = [1 / 3] * 3
     plan = [([0, 1, 2], {}), ([0, 1, 2], {0: 0.5, 1: -0.25, 2: 0.0}), ([1], {1: 0.1}), ([0, 2], {0: -0.3, 2: 0.2})]
     for round_, (clients, costs) in enumerate(plan):
-        s.round = round_
+        s.begin(round_)
         uploads = uploads_for(s, clients, round_, knowledge(costs))
         s.aggregate(iter(uploads))
         same(s.weights, plain_mean([u.weights for u in uploads], [a[m] for m in clients]), 1e-5)
@@ -62,7 +62,7 @@ def test_the_server_over_rounds_with_partial_participation():
 
 def test_the_client_that_lost_from_aggregation_gains_weight():
     s = server("fedga", (4, 10, 6))
-    s.round = 1
+    s.begin(1)
     s.aggregate(iter(uploads_for(s, [0, 1, 2], 0, knowledge({0: 0.3, 1: 0.0, 2: -0.2}))))
     a = s.extra["a"].tolist()
     assert a[0] > a[1] > a[2] and sum(a) == pytest.approx(1.0)

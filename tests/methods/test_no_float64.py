@@ -5,6 +5,7 @@ import torch
 from no_float64 import MPS, WithoutFloat64
 
 from protolith.evaluation.accuracy import Chunk
+from protolith.evaluation.measures import to_plain
 from protolith.federation import local_update
 from protolith.federation.local_update import Workplace
 from protolith.methods.registry import all_methods
@@ -54,7 +55,7 @@ def test_a_client_trains_and_is_tested_on_a_device_without_float64(case, task):
     on_device.device = MPS
     device, server, memories, chunk = WithoutFloat64(), on_cpu.server(), [{}, {}], Chunk(0, 0, 16)
     for round_ in range(2):
-        server.round = round_
+        server.begin(round_)
         messages = [server.broadcast(client) for client in range(2)]
         expected = [on_cpu.update(m, round_, messages[m], memories[m]) for m in range(2)]
         with device:
@@ -62,8 +63,9 @@ def test_a_client_trains_and_is_tested_on_a_device_without_float64(case, task):
             assert all(device.holds(parameter) for parameter in on_device.model.parameters())
             sent = [t for u, memory in found for t in (*u.weights.values(), *u.knowledge.values(), *memory.values())]
             assert not any(device.holds(tensor) for tensor in sent)
-            correct = on_device.count_correct(server.weights, server.knowledge, chunk)
-        assert correct == on_cpu.count_correct(server.weights, server.knowledge, chunk)
+            counts = on_device.count(server.weights, server.knowledge, chunk)
+            assert not any(device.holds(tensor) for part in counts.values() for tensor in part.values())
+        assert to_plain(counts) == to_plain(on_cpu.count(server.weights, server.knowledge, chunk))
         for (upload, memory), (same, kept) in zip(found, expected, strict=True):
             assert upload.metrics == pytest.approx(same.metrics, rel=1e-4)
             like = {**same.weights, **same.knowledge, **kept}

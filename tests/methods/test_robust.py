@@ -5,13 +5,13 @@ import statistics
 
 import pytest
 import torch
+from helpers import Together
 
 from protolith.errors import UserError
-from protolith.federation.guards import Guard
+from protolith.federation.layers.robust import Robust, RobustMean, moderate, settle
+from protolith.federation.layers.styles import STYLE
 from protolith.federation.local_update import Workplace
 from protolith.methods.registry import all_methods
-from protolith.methods.robust import Robust, RobustMean, moderate, settle
-from protolith.methods.with_exchange import STYLE
 from protolith.records import is_finite
 from protolith.runs.config import complete_for, resolve
 
@@ -269,10 +269,10 @@ def test_every_method_composes_or_is_refused(method, task):
             with pytest.raises(UserError, match=f"robust = '{kind}' is not for {method}: (its|weights) .*"):
                 Workplace(config, task)
             continue
-        server = Workplace(config, task).server()
-        assert all(Guard(server).problem(upload) is None for upload in uploads)
-        server.aggregate(iter(uploads))
-        state = server.state()
+        together = Together.of(Workplace(config, task))
+        assert all(together.problem(upload) is None for upload in uploads)
+        together.aggregate(uploads)
+        state = {**together.server.state(), **together.layers.state()}
         assert is_finite(state)
         for name, tensor in state.items():
             assert float(tensor.double().abs().max() if tensor.numel() else 0) < 1e4, (kind, name)

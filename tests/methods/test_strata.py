@@ -1,24 +1,29 @@
 """Strata and style exchange: clusters, weights, and what it does to every other method."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
-from helpers import check_resume, make_client, make_server, make_split, make_upload, run_rounds
+from helpers import Together, make_context, make_layers, make_server, make_split, make_upload
 from safetensors.torch import load_file
 
 from protolith.data.domain import Split
+from protolith.data.protocols import Allocation, Client
 from protolith.data.styles import style_of
 from protolith.data.tasks import load_task
 from protolith.errors import UserError
-from protolith.federation.guards import Guard
+from protolith.experiments.sweep import job_name
+from protolith.federation.coordinator import Coordinator
+from protolith.federation.layers import styles as layer
+from protolith.federation.layers.styles import BEFORE, CLUSTER, OWN, STYLE, STYLES, other_styles
 from protolith.federation.local_update import Workplace
-from protolith.methods import fedavg, registry, with_exchange
+from protolith.federation.setup import Setup
+from protolith.methods import fedavg, registry
 from protolith.methods.registry import all_methods
-from protolith.methods.with_exchange import CLUSTER, OWN, STYLE, STYLES
-from protolith.records import Broadcast, Upload
+from protolith.records import Broadcast, Upload, with_prefix
 from protolith.runs import runner
-from protolith.runs.config import complete_for, resolve
+from protolith.runs.config import RunConfig, complete_for, parse_set, resolve
 from protolith.runs.directory import RunDirectory
 from protolith.runs.runner import Observer
 
@@ -48,7 +53,18 @@ def groups(labels):
 
 def pseudo_domains(styles, counts=None):
     """Of clients with three images each, unless said otherwise: differences are then hardly ever beyond chance."""
-    return with_exchange.pseudo_domains(styles, torch.tensor(counts or [3] * len(styles)))
+    return layer.pseudo_domains(styles, torch.tensor(counts or [3] * len(styles)))
+
+
+BOTH = {"style_exchange": 0.8, "style_balance": True}
+
+
+def strata(counts=(20, 20, 20), **training):
+    return Together(make_server("strata", counts=counts), make_layers(counts, **(BOTH | training)))
+
+
+def cluster(together):
+    return together.layers.state()[CLUSTER]
 
 
 def test_pseudo_domains_are_found_without_labels():
@@ -84,13 +100,14 @@ def test_every_style_has_exactly_one_cluster():
 
 def test_round_0_is_fedavg_and_later_rounds_are_balanced():
     counts, levels = [30, 10, 20, 5], [0.2, 0.2, 0.2, 0.8]
-    server = make_server("strata", counts=counts)
-    server.aggregate(iter(styled_uploads(levels, counts)))
+    together = strata(counts)
+    server = together.server
+    together.aggregate(styled_uploads(levels, counts))
     assert float(server.weights["w"][0]) == pytest.approx((0 * 30 + 1 * 10 + 2 * 20 + 3 * 5) / 65)
-    assert groups(server.heard[CLUSTER]) == {frozenset({0, 1, 2}), frozenset({3})}
-    weights = [server.weight(upload) for upload in styled_uploads(levels, counts)]
+    assert groups(cluster(together)) == {frozenset({0, 1, 2}), frozenset({3})}
+    weights = together.weights_of(styled_uploads(levels, counts))
     assert [w / sum(weights) for w in weights] == pytest.approx([0.5 * 30 / 60, 0.5 * 10 / 60, 0.5 * 20 / 60, 0.5])
-    server.aggregate(iter(styled_uploads(levels, counts)))
+    together.aggregate(styled_uploads(levels, counts))
     assert float(server.weights["w"][0]) == pytest.approx(0.5 * (10 * 1 + 20 * 2) / 60 + 0.5 * 3)
 
 
@@ -100,56 +117,56 @@ def test_balanced_weights_sum_to_one_and_are_equal_per_cluster():
         m = int(torch.randint(2, 25, (1,), generator=rng))
         counts = torch.randint(1, 100, (m,), generator=rng).tolist()
         levels = torch.randint(1, 5, (m,), generator=rng).div(5).tolist()
-        server = make_server("strata", counts=counts)
+        together = strata(counts)
         uploads = styled_uploads(levels, counts)
-        server.aggregate(iter(uploads))
-        weights = [server.weight(upload) for upload in uploads]
-        labels = server.heard[CLUSTER].tolist()
+        together.aggregate(uploads)
+        weights = together.weights_of(uploads)
+        labels = cluster(together).tolist()
         clusters = sorted(set(labels))
-        for cluster in clusters:
-            share = sum(w for w, label in zip(weights, labels, strict=True) if label == cluster) / sum(weights)
+        for one in clusters:
+            share = sum(w for w, label in zip(weights, labels, strict=True) if label == one) / sum(weights)
             assert share == pytest.approx(1 / len(clusters))
 
 
 def test_a_newcomer_counts_as_of_a_domain_of_average_size():
     counts = [30, 10, 20, 20]
-    server = make_server("strata", counts=counts)
-    server.aggregate(iter(styled_uploads([0.2, 0.2, 0.8], counts[:3])))
+    together = strata(counts)
+    together.aggregate(styled_uploads([0.2, 0.2, 0.8], counts[:3]))
     newcomer = make_upload(3, count=20)
-    assert server.weight(newcomer) == pytest.approx(20 / ((40 + 20) / 2))
-    assert int(server.broadcast(3).knowledge[OWN]) == -1
+    assert together.weights_of([newcomer]) == [pytest.approx(20 / ((40 + 20) / 2))]
+    assert int(together.broadcast(3).knowledge[OWN]) == -1
 
 
 def test_without_balance_the_weights_are_fedavgs():
     counts = [30, 10, 20]
-    server = make_server("strata", {"balance": False}, counts=counts)
+    together = strata(counts, style_balance=False)
     uploads = styled_uploads([0.2, 0.2, 0.8], counts)
-    server.aggregate(iter(uploads))
-    assert [server.weight(upload) for upload in uploads] == [30, 10, 20]
+    together.aggregate(uploads)
+    assert together.weights_of(uploads) == [30, 10, 20]
 
 
 def test_a_client_sends_its_style_and_paints_with_the_others():
     dark = make_split()
     dark = Split(dark.images // 8, dark.labels)
-    upload, _ = make_client("strata", data=dark).update()
+    layers = make_layers([20], style_exchange=1.0)
+    upload = layers.upload(make_upload(0), make_context("strata", data=dark))
     assert torch.equal(upload.knowledge[STYLE], style_of(dark.images)) and upload.knowledge[STYLE].shape == (12,)
     bright = torch.cat([torch.full((6,), 0.9), torch.zeros(6)])
     knowledge = {STYLES: torch.stack([style_of(dark.images), bright]), OWN: torch.tensor(0)}
-    client = make_client("strata", {"exchange": 1.0}, data=dark, knowledge=knowledge)
-    assert torch.equal(client.other_styles(knowledge[STYLES]), bright[None])
-    assert client.restyle(dark.images).float().mean() > 3 * dark.images.float().mean()
-    assert torch.equal(make_client("strata", {"exchange": 0.0}, knowledge=knowledge).restyle(dark.images), dark.images)
-    assert torch.equal(make_client("strata").restyle(dark.images), dark.images)  # round 0
+    assert torch.equal(other_styles(knowledge), bright[None])
+    client = replace(make_context("strata", data=dark, knowledge=knowledge), layers=layers)
+    assert fedavg.Client(client).restyle(dark.images).float().mean() > 3 * dark.images.float().mean()
+    never = make_layers([20], style_balance=True)
+    assert torch.equal(never.images(dark.images, client), dark.images)
+    assert torch.equal(layers.images(dark.images, make_context("strata")), dark.images)  # round 0
 
 
 def test_one_cluster_is_everybodys_style():
-    client = make_client("strata", knowledge={STYLES: style(0.5)[None], OWN: torch.tensor(0)})
-    assert len(client.other_styles(style(0.5)[None])) == 1
+    assert len(other_styles({STYLES: style(0.5)[None], OWN: torch.tensor(0)})) == 1
 
 
 def test_uploads_without_a_proper_style_are_refused():
-    server = make_server("strata")
-    guard = Guard(server)
+    guard = strata()
     assert guard.problem(make_upload(0, **{STYLE: style(0.3)})) is None
     assert "missing" in guard.problem(make_upload(0))
     for bad, word in (
@@ -160,10 +177,37 @@ def test_uploads_without_a_proper_style_are_refused():
         assert word in guard.problem(make_upload(0, **{STYLE: bad}))
 
 
-def test_resume_and_absent_clients():
-    check_resume("strata", chosen=[[0, 1], [1, 2], [0, 2]])
-    server, _, _ = run_rounds("strata", rounds=3)
-    assert server.knowledge[STYLES].shape[1] == 12
+def resumed(together, state):
+    """A coordinator that goes on from a state, with a server and layers of its own."""
+    again = strata(together.server.roster.counts)
+    allocation = Allocation(tuple(Client(i, f"d-{i}", "d", torch.arange(20)) for i in range(3)), ())
+    c = Coordinator(Setup(), allocation, again.server, None, Path(), layers=again.layers)
+    c.load_state(state)
+    return c
+
+
+@pytest.mark.parametrize("version", ["today", "before layers"])
+def test_a_resumed_run_goes_on_as_if_nothing_had_happened(version):
+    """Also from a checkpoint of a version in which the method's server kept styles and clusters."""
+    counts, levels = [20, 20, 20], [0.2, 0.2, 0.8]
+    together = strata(counts)
+    uploads = styled_uploads(levels, counts)
+    together.aggregate(uploads[:2])
+    state = {**together.server.state(), **with_prefix("layers", together.layers.state())}
+    if version == "before layers":
+        old = {f"layers/{new}": old for old, new in BEFORE.items()}
+        assert set(old) <= set(state)
+        state = {old.get(name, name): tensor for name, tensor in state.items()}
+        assert sum("exchange/" in name for name in state) == 3
+    c = resumed(together, state)
+    for _ in range(2):
+        for client in range(3):
+            one, other = together.broadcast(client), c.broadcast(client)
+            assert other.knowledge.keys() == one.knowledge.keys() == {STYLES, OWN}
+            assert all(torch.equal(other.knowledge[name], one.knowledge[name]) for name in one.knowledge)
+            assert torch.equal(other.weights["w"], one.weights["w"])
+        together.aggregate(uploads)
+        c.server.aggregate(c.layers.receive(iter(uploads)))
 
 
 def small(method, **more):
@@ -182,24 +226,24 @@ def after_a_round(method):
     """A method with style exchange after one round of four clients: where they work, the server, their memories."""
     task = load_task("mini")
     workplace = Workplace(complete_for(resolve([small(method)]), task), task)
-    server = workplace.server()
+    together = Together.of(workplace)
     uploads, memories = [], {}
     for client in range(4):
-        upload, memories[client] = workplace.update(client, 0, server.broadcast(client), {})
-        assert Guard(server).problem(upload) is None
+        upload, memories[client] = workplace.update(client, 0, together.broadcast(client), {})
+        assert together.problem(upload) is None
         assert torch.equal(upload.knowledge[STYLE], style_of(workplace.client_data(client).images))
         uploads.append(upload)
-    server.aggregate(iter(uploads))
-    return workplace, server, memories
+    together.aggregate(uploads)
+    return workplace, together, memories
 
 
 @pytest.mark.parametrize("method", sorted(set(all_methods()) - {"strata"}))
 def test_no_client_hears_of_another_clients_style(method):
     """Of what is exchanged, a broadcast has the styles of the clusters and the client's own cluster, and no more."""
-    _, server, _ = after_a_round(method)
-    clusters = int(server.heard[CLUSTER].max()) + 1
+    _, together, _ = after_a_round(method)
+    clusters = int(cluster(together).max()) + 1
     for client in range(4):
-        sent = {name: held for name, held in server.broadcast(client).knowledge.items() if "exchange" in name}
+        sent = {name: held for name, held in together.broadcast(client).knowledge.items() if "exchange" in name}
         assert set(sent) == {STYLES, OWN} and len(sent[STYLES]) == clusters and sent[OWN].ndim == 0
 
 
@@ -219,28 +263,30 @@ class Tells(fedavg.Server):
 def test_a_plug_in_that_tells_all_it_knows_tells_no_client_of_another_ones_style(monkeypatch):
     monkeypatch.setattr(registry, "_PLUGGED", {})
     registry.register_method(replace(registry.get_method("fedavg"), name="tells", server=Tells))
-    workplace, server, _ = after_a_round("tells")
+    workplace, together, _ = after_a_round("tells")
     styles = [style_of(workplace.client_data(client).images) for client in range(4)]
-    again = workplace.server()
-    again.load_state(server.state())
-    for one in (server, again):
+    again = Together.of(workplace)
+    again.server.load_state(together.server.state())
+    again.layers.load_state(together.layers.state())
+    for one in (together, again):
         for client in range(4):
             sent = one.broadcast(client).knowledge
             assert set(sent) == {STYLES, OWN} and sent[OWN].ndim == 0
-        assert torch.equal(one.shown().colours, torch.stack(styles)) and (one.shown().colour_groups >= 0).all()
+        shown = one.layers.shown(one.server.shown())
+        assert torch.equal(shown.colours, torch.stack(styles)) and (shown.colour_groups >= 0).all()
 
 
 @pytest.mark.parametrize("method", sorted(set(all_methods()) - {"strata"}))
 def test_every_method_can_exchange_styles(method, tmp_path):
     """Two rounds with exchange: the styles arrive, the images change, and worker processes give the same."""
     runner.start(resolve([small(method, workers=0)]), tmp_path / "none", Observer())
-    workplace, server, memories = after_a_round(method)
-    message = server.broadcast(0)
+    workplace, together, memories = after_a_round(method)
+    message = together.broadcast(0)
     assert message.knowledge[STYLES].shape[1] == 12 and int(message.knowledge[OWN]) >= 0
     client = workplace.method.client(workplace.context(0, 1, message, memories[0]))
     images = workplace.client_data(0).images
     assert not torch.equal(client.restyle(images), images)
-    assert issubclass(workplace.method.client, with_exchange.Client)
+    assert workplace.method is registry.get_method(method)  # the method's classes are its own
     assert len(RunDirectory.open(tmp_path / "none").metrics()) == 2
 
 
@@ -277,20 +323,43 @@ def test_a_method_balances_pseudo_domains_or_says_that_it_cannot(method):
         with pytest.raises(UserError, match=f"style_balance is not for {method}, which does not average"):
             Workplace(config, task)
         return
-    server = Workplace(config, task).server()
-    counts = server.roster.counts
-    server.heard = {**server.heard, CLUSTER: torch.tensor([0, 0, 1, -1])}
-    weights = [server.weight(Upload(client, counts[client], {})) for client in range(4)]
+    together = Together.of(Workplace(config, task))
+    counts = together.server.roster.counts
+    together.layers.load_state({**together.layers.state(), CLUSTER: torch.tensor([0, 0, 1, -1])})
+    weights = together.weights_of([Upload(client, counts[client], {}) for client in range(4)])
     n = [sum(counts[:2]), counts[2]]
     expected = [counts[0] / n[0], counts[1] / n[0], 1.0, counts[3] / ((n[0] + n[1]) / 2)]
     assert weights == pytest.approx(expected)
 
 
-@pytest.mark.parametrize(("given", "own"), [("style_exchange", "exchange"), ("style_balance", "balance")])
-def test_strata_does_not_exchange_twice(given, own):
-    task = load_task("mini")
-    with pytest.raises(UserError, match=rf"training\.{given}: .* params\.{own}"):
-        Workplace(complete_for(resolve([small("strata", training={given: 1})]), task), task)
+OLD = {"exchange": 0.5, "draw": "joint", "balance": False}
+NEW = {"style_exchange": 0.5, "style_draw": "joint", "style_balance": False}
+
+
+def of_training(config):
+    return {name: getattr(config.training, name) for name in NEW}
+
+
+def test_stratas_options_have_one_set_of_names():
+    assert of_training(resolve([{"method": "strata"}])) == {**BOTH, "style_draw": "independent"}
+    assert of_training(resolve([{"method": "strata", "training": NEW}])) == NEW
+    assert of_training(resolve([{"method": "fedavg"}]))["style_exchange"] == 0.0
+
+
+@pytest.mark.parametrize("word", ["strata", "Strata"])
+def test_the_names_of_earlier_versions_are_read(word):
+    asked = resolve([{"method": word, "params": OLD}])
+    assert of_training(asked) == NEW and asked.params == {}
+    then = RunConfig.model_validate({"method": "strata", "params": OLD, "training": {"style_exchange": 0.0}})
+    assert of_training(then) == NEW and then.params == {}  # as every config.toml of a Strata run has both
+    assert parse_set(["exchange=0.5", "params.draw=joint", "balance=false"], word) == {"training": NEW}
+    with pytest.raises(UserError, match="exchange"):
+        parse_set(["exchange=0.5"], "fedavg")
+
+
+def test_a_job_of_strata_has_the_name_that_it_had():
+    assert job_name(resolve([{"method": "strata"}])) == "strata-seed0-633882b3b2"
+    assert job_name(resolve([{"method": "strata", "params": OLD}])) == "strata-seed0-36fe1097b6"
 
 
 def test_privacy_refuses_styles_because_they_are_sent_as_they_are():

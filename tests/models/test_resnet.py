@@ -4,8 +4,8 @@ from torch import nn
 
 from protolith.errors import UserError
 from protolith.models import build_model, register_model
+from protolith.models.blocks import Pointwise
 from protolith.models.registry import _BUILDERS
-from protolith.models.resnet import Pointwise
 
 
 @pytest.mark.parametrize(

@@ -66,9 +66,9 @@ def write_prototypes(run, config, rounds, classes=CLASSES, clients=CLIENTS, doma
             if config.method == "fedcode":
                 known["style"] = vectors[0]
             uploads.append(Upload(client, 10, {"w": torch.ones(1)}, known))
-            log.hear(round_, uploads[-1])
+            log.sent(round_, uploads[-1])
         server.aggregate(uploads)
-        log.write(round_, server)
+        log.write(round_, server.knowledge, server.shown())
 
 
 @pytest.fixture

@@ -329,7 +329,7 @@ def test_the_command_draws_runs(protolith, make_run):
 
 
 def test_the_command_draws_the_models_of_runs(protolith, tmp_path):
-    about = {"model": "resnet10", "width": 2, "classes": [str(digit) for digit in range(10)]}
+    about = {"model": "resnet10", "width": 2, "size": 32, "classes": [str(digit) for digit in range(10)]}
     for name, files in (("fedavg", ["model"]), ("fedbn", ["models/pen-1", "models/print-1"])):
         config = complete_for(resolve([{"method": name, "model": {"width": 2}}]), load_task("mini"))
         run = RunDirectory.create(tmp_path / "runs" / name, config)

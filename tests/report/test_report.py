@@ -149,8 +149,8 @@ def parsed(command):
     found = []
     for seed in options.get("--seeds", options.get("--seed")).split(","):
         for method in options.get("--methods", options.get("--method")).split(","):
-            layers = request.layers(None, {**flags, "method": method, "seed": int(seed)}, options["--set"])
-            found.append(complete_for(resolve(layers), load_task(options["--task"])))
+            asked = request.given(None, {**flags, "method": method, "seed": int(seed)}, options["--set"])
+            found.append(complete_for(resolve([asked]), load_task(options["--task"])))
     return found
 
 

@@ -11,10 +11,13 @@ import torch
 import protolith.report.page
 from protolith.data.protocols import Allocation, Client
 from protolith.data.styles import style_of
+from protolith.federation.layers.base import Layers
+from protolith.federation.layers.robust import Robust
+from protolith.federation.layers.styles import STYLE, StylesLayer
+from protolith.methods.averaging import Pooling
 from protolith.methods.base import Roster
 from protolith.methods.registry import get_method
-from protolith.methods.robust import Robust
-from protolith.methods.with_exchange import STYLE, with_exchange
+from protolith.methods.shown import Shown
 from protolith.prototypes import cluster_points
 from protolith.records import Upload
 from protolith.report.page.build import make_page
@@ -35,10 +38,11 @@ def a_round(tmp_path, method, vectors, params=None, robust=None, styles=None, ex
     run = RunDirectory.create(tmp_path / method, config)
     names = [f"s{i}" for i in range(len(vectors))]
     allocation = Allocation(tuple(Client(i, name, f"d{i % 2}", NOBODY) for i, name in enumerate(names)), ())
-    roster = Roster((10,) * len(vectors), CLASSES, DIM, 1)
-    chosen = with_exchange(get_method(method)) if styles is not None and method != "strata" else get_method(method)
+    pooling = Robust(*robust) if robust else Pooling()
+    roster = Roster((10,) * len(vectors), CLASSES, DIM, 1, pooling=pooling)
+    layers = Layers([StylesLayer(0.5, "mean", roster.counts)] if styles is not None else [])
+    chosen = get_method(method)
     server = chosen.server(chosen.params(**config.params), {"w": torch.zeros(1)}, roster)
-    server.robust = Robust(*robust) if robust else Robust()
     log = PrototypeLog(run.path / FOLDER, allocation, ("cat", "dog"), roster)
     uploads = []
     for client, held in enumerate(vectors):
@@ -47,9 +51,9 @@ def a_round(tmp_path, method, vectors, params=None, robust=None, styles=None, ex
         known = {} if method in ("strata", "fedavg") else {**known, **(extra(client) if extra else {})}
         known |= {STYLE: styles[client]} if styles is not None else {}
         uploads.append(Upload(client, 10, {"w": torch.ones(1)}, known))
-        log.hear(0, uploads[-1])
-    server.aggregate(iter(uploads))
-    log.write(0, server)
+        log.sent(0, uploads[-1])
+    server.aggregate(layers.receive(iter(uploads)))
+    log.write(0, server.knowledge, layers.shown(server.shown()))
     run.append_metrics({"round": 1, "bytes_down": 0, "bytes_up": 0, "rejected": []})
     return make_page(read_study([run.path])), server, run
 
@@ -169,7 +173,7 @@ def test_a_round_that_nobody_answered_shows_nothing(tmp_path):
     roster = Roster((10, 10), CLASSES, DIM, 1)
     allocation = Allocation(tuple(Client(i, f"s{i}", "d", NOBODY) for i in range(2)), ())
     log = PrototypeLog(tmp_path / FOLDER, allocation, ("cat", "dog"), roster)
-    log.write(0, get_method("strata").server(get_method("strata").params(), {"w": torch.zeros(1)}, roster))
+    log.write(0, {}, StylesLayer(0.5, "mean", roster.counts).shown(Shown()))
     assert not (tmp_path / FOLDER).exists()
 
 

@@ -328,7 +328,7 @@ def newer_config(path):
 
 def newer_checkpoint(path):
     file = path / "checkpoint" / "round-000002" / "progress.json"
-    file.write_text(json.dumps({**json.loads(file.read_text()), "format": 3}))
+    file.write_text(json.dumps({**json.loads(file.read_text()), "format": checkpoints.FORMAT + 1}))
 
 
 def newer_summary(path):

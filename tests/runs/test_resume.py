@@ -42,9 +42,9 @@ runner.start(resolve([json.loads(sys.argv[1])]), Path(sys.argv[2]), runner.Obser
 """
 
 MOMENTS = {
-    "before the first round": "runner._rounds = die",
+    "before the first round": "from protolith.federation import rounds\nrounds.run_rounds = die",
     "in the middle of a round": "from protolith.federation import coordinator\n"
-    "die_at(coordinator.Coordinator, '_accuracy', 2)",
+    "die_at(coordinator.Coordinator, 'accuracy', 2)",
     "before a line of metrics": "die_at(directory.RunDirectory, 'append_metrics', 2)",
     "between metrics and checkpoint": "die_at(checkpoints.Checkpoints, 'write', 2)",
     "while a checkpoint is written": "die_at(checkpoints, '_sha256', 2)",

@@ -10,6 +10,7 @@ from protolith.errors import UserError
 from protolith.evaluation.accuracy import reached
 from protolith.report.figures import curve
 from protolith.runs import runner
+from protolith.runs.checkpoints import Checkpoints
 from protolith.runs.config import resolve
 from protolith.runs.directory import RunDirectory
 from protolith.runs.runner import Observer
@@ -146,3 +147,17 @@ def test_the_page_on_the_house_says_how_rounds_count():
     assert "Rounds count from 1 everywhere a person or a file can see them." in " ".join(page.split())
     for text in (ROOT / "docs").rglob("*.md"):
         assert "ound 0" not in text.read_text(), text
+
+
+def test_a_round_with_a_checkpoint_has_left_its_model_and_its_line(tiny, tmp_path, monkeypatch):
+    """Such a round is not run again: what it leaves must be there before the checkpoint is."""
+    there, write = [], Checkpoints.write
+
+    def looks(self, state, progress):
+        lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+        there.append((progress.round, len(lines), (tmp_path / "run" / "models" / "round-000002.safetensors").exists()))
+        write(self, state, progress)
+
+    monkeypatch.setattr(Checkpoints, "write", looks)
+    runner.start(resolve([{**tiny, "rounds": 3, "keep_models": [2]}]), tmp_path / "run", Observer())
+    assert there == [(1, 1, False), (2, 2, True), (3, 3, True)]

@@ -41,6 +41,20 @@ def test_a_check_counts_finds_and_suggests(tmp_path, monkeypatch, capsys):
     assert suggested["seconds"] > 0 and suggested["per_image"] == 0.01
 
 
+def test_many_problems_of_one_kind_leave_the_suggestion_on_the_screen(tmp_path, monkeypatch):
+    root = write_sites(tmp_path / "sites", images=12)
+    for index in range(15):
+        (root / "east" / "beam" / f"broken{index}.png").write_text("no")
+    for index in range(12):
+        (root / "west" / "post" / f"copy{index}.png").write_bytes((root / "west/beam" / f"{index:03}.png").read_bytes())
+    monkeypatch.setattr(timing, "seconds_per_image", lambda *_: (0.01, 0.002))
+    found = check(root)
+    said = found.text()
+    assert said.count("cannot be read") == 10 and "and 5 more unreadable files; --json lists all" in said
+    assert said.count("one picture under several labels") == 10 and "and 2 more such pictures; --json lists all" in said
+    assert len(found.plain()["unreadable"]) == 15 and len(found.plain()["relabelled"]) == 12
+
+
 def test_what_cannot_be_trained_gets_no_suggestion(tmp_path):
     root = write_sites(tmp_path / "sites", images=1)
     found = check(root)

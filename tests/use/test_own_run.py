@@ -9,7 +9,7 @@ from site_helpers import write_sites
 import protolith as pl
 from protolith.cli import request
 from protolith.runs.runner import Observer
-from protolith.use import own_run, timing
+from protolith.use import own_run, suggest, timing
 from protolith.use.own_run import typed, unsaid
 from protolith.use.suggest import amounts_of
 
@@ -28,7 +28,14 @@ class Heard(Observer):
 
 
 @pytest.fixture
-def photos(tmp_path):
+def photos(photographs, monkeypatch):
+    """The same where no pretrained weights are."""
+    monkeypatch.setattr(suggest, "weights_of", lambda name: ("", False))
+    return photographs
+
+
+@pytest.fixture
+def photographs(tmp_path):
     """Three sites, images of 70 by 66 pixels."""
     root = write_sites(tmp_path / "photos", images=8)
     for file in root.glob("*/*/*.png"):
@@ -80,8 +87,8 @@ def test_what_was_typed_wins_key_by_key(photos, tmp_path):
 
 def test_options_of_the_suggested_method_have_short_names(photos):
     flags = request.flags_of(task=str(photos))
-    assert request.given(None, flags, ["balance=false"])["params"] == {"balance": False}
-    assert request.given(None, {}, [f"task={photos}", "exchange=0.5"])["params"] == {"exchange": 0.5}
+    assert request.given(None, flags, ["balance=false"])["training"] == {"style_balance": False}  # as it was called
+    assert request.given(None, {}, [f"task={photos}", "exchange=0.5"])["training"] == {"style_exchange": 0.5}
     with pytest.raises(pl.UserError, match="unknown key in --set 'exchange'"):
         request.given(None, {}, ["exchange=0.5"])
     assert request.given(None, flags, ["method=fedprox", "mu=0.5"])["params"] == {"mu": 0.5}
@@ -171,3 +178,43 @@ def test_paths_are_shown_as_one_would_type_them(tmp_path, monkeypatch):
     assert typed("my photos") == "'my photos'"
     assert typed(str(tmp_path / "pacs")) == "./pacs"
     assert typed("../elsewhere") == "../elsewhere" and typed("/nowhere/x") == "/nowhere/x"
+
+
+def test_a_backbone_keeps_its_own_size(photos):
+    said = []
+    layer = unsaid({"task": str(photos), "model": {"name": "efficientnet-lite0"}}, said.append)
+    assert layer == {"method": "strata", "model": {"name": "efficientnet-lite0"}} and "width" not in said[0]
+    assert "size" in unsaid({"task": str(photos)})
+
+
+@pytest.mark.skipif(not suggest.weights_of(suggest.BACKBONE)[1], reason="the pretrained weights are not installed")
+def test_photographs_get_the_head_of_a_pretrained_network(protolith, photographs, tmp_path):
+    found = pl.check(photographs).suggestion
+    assert found.words() == (
+        "strata, the head of a pretrained efficientnet-lite0, 224 pixels, batch 32, 20 rounds of 5 epochs"
+    )
+    words = ["run", "--task", "photographs", "--rounds", 2, "--workers", 0, "--set", "size=64", "--out", "runs/first"]
+    photographs.rename(tmp_path / "photographs")
+    code, out, err = protolith(*words)
+    assert code == 0, err
+    (line,) = suggested(err.splitlines())
+    assert line.startswith("settings for these images: strata, the head of a pretrained efficientnet-lite0, batch 32")
+    made = settings(tmp_path / "runs/first")
+    assert (made["model"]["name"], made["model"]["tune"]) == ("efficientnet-lite0", "head")
+    assert (made["rounds"], made["size"], made["training"]["batch"], made["training"]["epochs"]) == (2, 64, 32, 5)
+    assert "next: protolith predict runs/first" in out and "encoding photographs by " in err
+    images = [str(next((tmp_path / "photographs").glob("*/*/*.png")))]
+    assert protolith("predict", "runs/first", *images)[0] == 0
+
+
+@pytest.mark.skipif(not suggest.weights_of(suggest.BACKBONE)[1], reason="the pretrained weights are not installed")
+def test_who_asks_for_a_network_from_scratch_gets_its_settings(photographs):
+    task = str(photographs)
+    for said in ({"model": {"width": 16}}, {"model": {"name": "resnet10"}}, {"method": "fedcode"}):
+        found = unsaid({"task": task, **said})
+        assert found["size"] == 64 and "name" not in found["model"]
+    assert unsaid({"task": task, "model": {"name": "efficientnet-lite0"}})["model"] == {"name": "efficientnet-lite0"}
+    plain = request.flags_of(task=task)
+    for methods, name in (("fedavg,fpl", "efficientnet-lite0"), ("fedavg,fedcode", "resnet10")):
+        configs = request.configs_of(methods, "0", None, plain, [], lambda _: None)
+        assert {config.model.name for config in configs} == {name}

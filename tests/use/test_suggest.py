@@ -15,8 +15,12 @@ from protolith.use.suggest import Amounts, amounts_of, nominal_per_image, nomina
 PHOTOGRAPHS = Amounts([1640, 1876, 1336, 3138], 2001, 112, 7)  # as many, and as large, as PACS has here
 
 
+def scratch(amounts, budget=suggest.BUDGET):
+    return suggest.suggest(amounts, budget, suggest.SCRATCH)
+
+
 def test_four_sites_of_photographs_get_64_pixels_and_a_run_of_an_hour_at_most():
-    found = suggest.suggest(PHOTOGRAPHS)
+    found = scratch(PHOTOGRAPHS)
     assert (found.method, found.size, found.width, found.batch) == ("strata", 64, 16, 16)
     assert (found.rounds, found.epochs) == (20, 5)
     assert nominal_seconds(found, PHOTOGRAPHS) <= suggest.BUDGET
@@ -24,15 +28,15 @@ def test_four_sites_of_photographs_get_64_pixels_and_a_run_of_an_hour_at_most():
 
 def test_settings_shrink_until_they_fit_and_passes_go_before_the_last_pixels():
     amounts = Amounts([400, 1000], 200, 224, 5)
-    large, small = suggest.suggest(amounts, 1e9), suggest.suggest(amounts, 300)
+    large, small = (scratch(amounts, budget) for budget in (1e9, 300))
     assert (large.size, large.width, large.batch) == (128, 16, 16)
     assert small.size < large.size and nominal_seconds(small, amounts) <= 300
-    none = suggest.suggest(amounts, 0)
+    none = scratch(amounts, 0)
     assert (none.size, none.width, none.epochs, none.rounds) == (32, 8, 1, 10)
-    assert suggest.suggest(Amounts([10], 2, 20, 2), 1e9).size == 32
-    tiny_site = suggest.suggest(Amounts([10, 4_000, 4_000, 4_000], 3_000, 112, 7))
+    assert scratch(Amounts([10], 2, 20, 2), 1e9).size == 32
+    tiny_site = scratch(Amounts([10, 4_000, 4_000, 4_000], 3_000, 112, 7))
     assert (tiny_site.size, tiny_site.rounds) == (64, 20) and tiny_site.epochs > 1
-    many = suggest.suggest(Amounts([20_000] * 4, 20_000, 300, 7))
+    many = scratch(Amounts([20_000] * 4, 20_000, 300, 7))
     assert many.size == 64 and many.epochs == 1
 
 
@@ -41,7 +45,7 @@ def test_every_amount_gets_a_suggestion_that_fits_wherever_one_does():
         for sites in (1, 4, 40):
             for side in (2, 32, 100, 4_000):
                 amounts = Amounts([images] * sites, sites * images // 4, side, 5)
-                found, least = suggest.suggest(amounts), suggest.suggest(amounts, 0)
+                found, least = scratch(amounts), scratch(amounts, 0)
                 assert nominal_seconds(found, amounts) <= max(suggest.BUDGET, nominal_seconds(least, amounts))
                 assert found.size <= max(side, 32) and found.rounds <= 100
 

@@ -41,10 +41,12 @@ KINDS, ENDING = 8, 12  # endings in a note, and the letters of one
 LEAST_SIDE = 2  # pixels; a single one shows nothing
 CHUNK = 500  # images per piece of work, and so the step of the progress
 Resize = Literal["squash", "crop", "pad"]
-Interpolation = Literal["bilinear", "bicubic"]
+Interpolation = Literal["bilinear", "bicubic", "lanczos", "nearest"]
 SAMPLINGS: dict[Interpolation, Image.Resampling] = {
     "bilinear": Image.Resampling.BILINEAR,
     "bicubic": Image.Resampling.BICUBIC,
+    "lanczos": Image.Resampling.LANCZOS,
+    "nearest": Image.Resampling.NEAREST,
 }
 THREADS = min(4, cores())  # Pillow decodes and resizes outside the interpreter lock
 
@@ -53,7 +55,8 @@ THREADS = min(4, cores())  # Pillow decodes and resizes outside the interpreter 
 class Fit:
     """How an image of any shape becomes a square: squashed, cropped, or padded with black, and by which filter.
 
-    A crop is of the middle, and its side is this share of the image's shorter one.
+    A crop is of the middle, and its side is this share of the image's shorter one. Where an image is squashed, the
+    middle that is kept has this share of each of its sides.
     """
 
     resize: Resize = "squash"
@@ -68,7 +71,11 @@ class Fit:
         to, by = (size, size), SAMPLINGS[self.interpolation]
         if self.resize == "crop":
             return ImageOps.fit(image, to, by, bleed=(1 - self.share) / 2)
-        return ImageOps.pad(image, to, by) if self.resize == "pad" else image.resize(to, by)
+        if self.resize == "pad":
+            return ImageOps.pad(image, to, by)
+        width, height = image.size
+        edge = (1 - self.share) / 2
+        return image.resize(to, by, (edge * width, edge * height, width - edge * width, height - edge * height))
 
 
 PLAIN = Fit()

@@ -34,9 +34,10 @@ def task_arrays(task: Task) -> Arrays:
     """All images and labels of a task."""
     splits = {f"{d.name}/{kind}": getattr(d, kind) for d in task.domains for kind in ("train", "test")}
     return {
-        f"{name}/{part}": getattr(split, part).numpy()
+        f"{name}/{part}": tensor.numpy()
         for name, split in splits.items()
-        for part in ("images", "labels")
+        for part in ("images", "labels", "colours")
+        if (tensor := getattr(split, part)) is not None
     }
 
 
@@ -49,7 +50,8 @@ def task_of(name: str, classes: list[str], domains: list[str], arrays: Arrays) -
             return torch.from_numpy(arrays[key])
 
     def split(key: str) -> Split:
-        return Split(tensor(f"{key}/images"), tensor(f"{key}/labels"))
+        colours = tensor(f"{key}/colours") if f"{key}/colours" in arrays else None
+        return Split(tensor(f"{key}/images"), tensor(f"{key}/labels"), colours)
 
     return Task(name, tuple(classes), tuple(Domain(d, split(f"{d}/train"), split(f"{d}/test")) for d in domains))
 

@@ -13,7 +13,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
 from protolith.data.domain import Split
+from protolith.federation.layers.base import Layer
 from protolith.methods.averaging import is_buffer
+from protolith.methods.base import Context
 from protolith.records import Broadcast, Record, Upload
 from protolith.seeds import generator
 
@@ -43,6 +45,29 @@ class Attack(BaseModel):
     def said(self) -> str:
         """The attack in words, for summaries and tables; nothing when there is none."""
         return "" if self.kind == "none" else f"simulated attack: {self.kind} by {self.share:.0%} of the clients"
+
+
+class AttackLayer(Layer):
+    """Has the attackers among the clients lie."""
+
+    def __init__(self, attack: Attack, seed: int, clients: int, classes: int) -> None:
+        self.attack, self.seed, self.clients, self.classes = attack, seed, clients, classes
+        self.attackers = attackers(attack, clients, seed)
+
+    def away(self, round_: int) -> set[int]:
+        """Who stays away in a burst."""
+        return absent(self.attack, self.clients, self.seed, round_)
+
+    def data(self, data: Split, client: int) -> Split:
+        """What an attacker trains on."""
+        return poisoned(self.attack, data, self.classes) if client in self.attackers else data
+
+    def upload(self, upload: Upload, client: Context) -> Upload:
+        """What an attacker sends in place of its upload."""
+        if client.client not in self.attackers:
+            return upload
+        rng = generator(self.seed, "attack", client.round, client.client)
+        return forged(self.attack, upload, Broadcast(client.weights, client.knowledge), rng)
 
 
 def attackers(attack: Attack, clients: int, seed: int) -> set[int]:

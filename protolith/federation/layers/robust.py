@@ -1,4 +1,4 @@
-"""Robust aggregation: what the server makes of a round's uploads when it expects some of them to be bad.
+"""Robust rules: what the server makes of a round's uploads when it expects some of them to be bad.
 
 Two questions are answered for every option. What replaces the weighted mean of records (`RobustMean`), and what
 becomes of points that are not averaged but clustered, reweighted or kept one by one (`moderate`). All numbers are
@@ -8,13 +8,16 @@ float64 while they are compared, and all uploads of a round are in memory at onc
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
 
 from protolith.errors import UserError, unknown
-from protolith.methods.averaging import RecordMean, is_buffer
+from protolith.federation.layers.base import Layer
+from protolith.methods.averaging import Mean, Pooling, RecordMean, is_buffer
+from protolith.methods.fedavg import Server
+from protolith.methods.registry import Method
 from protolith.records import Record
 
 Kind = Literal["mean", "clip", "trimmed", "median", "geometric-median", "multi-krum"]
@@ -27,8 +30,28 @@ CLOSE = 1e-9  # it ends when a step is shorter than this part of the typical dis
 SMOOTH = 1e-7  # part of the typical distance below which a point counts as reached
 
 
+class RobustLayer(Layer):
+    """Puts a rule in the place of a server's means."""
+
+    def __init__(self, kind: Kind, share: float) -> None:
+        self.kind = kind
+        self.share = share
+
+    def refuses(self, method: Method, params: Any, beside: Sequence[Layer]) -> str | None:
+        """There must be something to aggregate, and weights that a server learns must have an effect."""
+        if method.server.counts_by == "nothing" and method.server.schema is Server.schema:
+            return f"robust = '{self.kind}' is not for {method.name}: its server aggregates nothing."
+        if method.server.counts_by == "learned" and self.kind in ALIKE:
+            return f"robust = '{self.kind}' is not for {method.name}: its weights of the clients would have no effect."
+        return None
+
+    def pooling(self) -> "Robust":
+        """The rule."""
+        return Robust(self.kind, self.share)
+
+
 @dataclass(frozen=True)
-class Robust:
+class Robust(Pooling):
     """Which rule, and the share of the clients that is assumed to be bad."""
 
     kind: Kind = "mean"
@@ -43,7 +66,7 @@ class Robust:
         among = senders if holders is None else holders
         return max(0, min(math.ceil(self.share * senders - 1e-9), (among - 1) // 2))
 
-    def averaging(self, origin: Mapping[str, Tensor] | None = None) -> "RecordMean | RobustMean":
+    def averaging(self, origin: Mapping[str, Tensor] | None = None) -> Mean:
         """Begin a mean of records; moves are measured from `origin` (zeros when there is none)."""
         return RecordMean() if self.kind == "mean" else RobustMean(self, origin or {})
 
