@@ -11,7 +11,7 @@ $(VENV)/base: pyproject.toml constraints.txt
 	@echo "installing into $(VENV), once: 1.7 GB, most of it torch; this takes some minutes"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install -q "$$(grep '^torch==' constraints.txt)" -c constraints.txt
-	$(BIN)/pip install -q -e . -c constraints.txt
+	$(BIN)/pip install -q -e ".[report]" -c constraints.txt
 	touch $@
 
 $(VENV)/dev: $(VENV)/base
@@ -45,6 +45,7 @@ lint: $(VENV)/dev
 # Speed and memory as ratios, beside the committed ones. DATA: a directory with Office-Caltech10.
 DATA ?=
 bench: $(VENV)/base
+	$(BIN)/pip install -q -e ".[formats]" -c constraints.txt
 	$(BIN)/python -m benchmarks.speed --data "$(DATA)" --out runs/bench.json --against results/bench.json
 
 # The documentation as a site in build/site; a broken link is an error.

@@ -91,6 +91,7 @@ def main() -> int:
     project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
     asked = [*project["dependencies"], *(text for texts in extras.values() for text in texts)]
+    asked = [text for text in asked if not text.startswith("protolith[")]  # extras that hold other extras
     print(f"{HEAD}\nExtras: {', '.join(sorted(extras))}.\n\n{table(map(Requirement, asked))}")
     return 0
 

@@ -1,11 +1,14 @@
 """What the runs in results/measured gave: the rows of each experiment, seed by seed."""
 
+import atexit
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
+from packed_runs import unpack
 from scipy.stats import t as student
 
 from protolith.experiments.paper import Experiment, Reduction, get_experiment, plan, run_of
@@ -14,7 +17,7 @@ from protolith.runs.run import Run
 
 ROOT = Path(__file__).parents[1]
 MEASURED = ROOT / "results" / "measured"
-RUNS = MEASURED / "runs"
+PACKED = MEASURED / "runs.jsonl"
 # The papers that print our data sets: heading, table, their name of the data set. FedAPC's has other clients.
 PAPERS = {
     "Office-Caltech10": [
@@ -136,6 +139,15 @@ def ends(values: Sequence[float]) -> tuple[float, float]:
 
 
 @cache
+def runs() -> Path:
+    """The runs' directories, for as long as this process lives."""
+    place = TemporaryDirectory(prefix="protolith-measured-")
+    atexit.register(place.cleanup)
+    unpack(PACKED, Path(place.name))
+    return Path(place.name)
+
+
+@cache
 def measured(name: str) -> Measured:
     """Read what is finished of an experiment, which has one data set."""
     experiment = get_experiment(str(MEASURED / f"{name}.toml"))
@@ -146,10 +158,10 @@ def measured(name: str) -> Measured:
     for row in experiment.rows:
         for seed in experiment.seeds:
             mine = [job for job in jobs if job.variant == row and job.config.seed == seed]
-            runs = [run_of(job, RUNS) for job in mine]
-            summaries = [summary for run in runs if (summary := run.finished)]
+            found = [run_of(job, runs()) for job in mine]
+            summaries = [summary for run in found if (summary := run.finished)]
             if len(summaries) == len(mine):
-                rows.setdefault(row.name, {})[seed] = Seed(runs, summaries)
+                rows.setdefault(row.name, {})[seed] = Seed(found, summaries)
             else:
                 missing += len(mine) - len(summaries)
     return Measured(name, experiment, dataset.name, rows, missing)

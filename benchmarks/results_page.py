@@ -1,4 +1,4 @@
-"""The page of measured results, docs/results.md, and its figures, from the runs in results/measured.
+"""The page of measured results, docs/results.md, and its figures, from results/measured/runs.jsonl.
 
     python benchmarks/results_page.py
 
@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import verdict_figure
-from measured_runs import BASE, MEASURED, ROOT, RUNS, Measured, Values, ends, measured
+from measured_runs import BASE, MEASURED, ROOT, Measured, Values, ends, measured
 
 from protolith.experiments.printed import printed_table
 from protolith.runs.round import Round
@@ -351,16 +351,8 @@ def _costs(ax: Any, found: Measured, rows: Sequence[str], style: Any) -> None:
     ax.grid(True)
 
 
-def forget_places() -> None:
-    """Leave out of the configuration of finished runs where the data lay."""
-    for summary in RUNS.glob("*/summary.json"):
-        config = summary.with_name("config.toml")
-        config.write_text(re.sub(r"^data = .*$", 'data = ""', config.read_text(), flags=re.M))
-
-
 def main() -> None:
     """Write the page, what other pages repeat of it, the cells and the figures."""
-    forget_places()
     (ROOT / "docs" / "results.md").write_text(filled((ROOT / "docs" / "results.md.in").read_text()))
     for page in PAGES:
         page.write_text(refreshed(page.read_text()))

@@ -11,7 +11,7 @@ def on_files(files: Files, config) -> Files:  # noqa: ANN001
     """Add every page and picture of `results/`."""
     for path in sorted((ROOT / "results").rglob("*")):
         name = path.relative_to(ROOT)
-        if path.suffix in (".md", ".png") and "runs" not in name.parts:
+        if path.suffix in (".md", ".png"):
             files.append(File.generated(config, name.as_posix(), abs_src_path=str(path)))
     return files
 

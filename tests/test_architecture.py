@@ -9,6 +9,8 @@ ROOT = Path(protolith.__file__).parent
 # From the ground up; a room may use what stands before it.
 ROOMS = [
     "errors",
+    "extras",
+    "doors",
     "files",
     "machine",
     "seeds",

@@ -1,4 +1,4 @@
-"""`protolith methods`, `tasks`, `settings`, `presets` and `data`: what there is."""
+"""`protolith methods`, `tasks`, `presets` and `data`: what there is."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from protolith.cli.options import Plugin
+from protolith.doors import any_installed
 from protolith.errors import NothingRead
 from protolith.experiments.presets import describe_preset, preset_names
 from protolith.methods import facts
@@ -23,7 +24,7 @@ Size = Annotated[int | None, typer.Option(help="Height and width of the images. 
 
 def methods(name: Annotated[str | None, typer.Argument(help="Explain this one.")] = None) -> None:
     """List the methods, or explain one."""
-    if name is None and not facts.any_installed():
+    if name is None and not any_installed("methods"):
         _list(facts.built_in().values())
         return
     from protolith.methods.registry import all_methods, get_method
@@ -81,19 +82,6 @@ def _tasks(plugins: list[str] | None) -> "dict[str, TaskSpec]":
         for plugin in plugins:
             load_plugin(plugin)
     return all_tasks()
-
-
-def settings(
-    method: Annotated[str, typer.Argument(help="The method whose own options are listed too.")] = "fedavg",
-) -> None:
-    """List every setting, for --set and configuration files, with its default."""
-    from protolith.methods.registry import get_method
-    from protolith.runs.config import RunConfig, settings_of
-
-    every = {key: info for key, info in settings_of(RunConfig).items() if key != "params"}
-    every |= {f"params.{name}": info for name, info in get_method(method).params.model_fields.items()}
-    for key, info in every.items():
-        print(f"{key} = {info.get_default(call_default_factory=True)!r}: {info.description}")
 
 
 def presets() -> None:

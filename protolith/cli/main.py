@@ -9,7 +9,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from protolith import __version__
-from protolith.cli import deploy, figures, lists, models, moved, paper, report, run, tables, use
+from protolith.cli import deploy, experiment, figures, lists, models, moved, report, run, settings, tables, use
 from protolith.errors import Interrupted, RunFailed, UserError
 from protolith.files import refusal
 
@@ -42,10 +42,11 @@ def _before(
     pass
 
 
-app.command("run")(run.run)
+app.command("run", cls=settings.ShortHelp)(run.run)
 app.command("resume")(run.resume)
 app.command("sweep")(run.sweep)
-app.command("paper")(paper.paper)
+app.command("experiment")(experiment.experiment)
+app.command("paper", hidden=True)(experiment.experiment)  # its name in 0.1
 app.command("table")(tables.table)
 app.command("figure")(figures.figure)
 app.command("report")(report.report)
@@ -57,7 +58,8 @@ app.command("bench", hidden=True, context_settings=moved.ANYTHING)(moved.bench)
 app.command("methods")(lists.methods)
 app.command("models")(models.models)
 app.command("tasks")(lists.tasks)
-app.command("settings")(lists.settings)
+app.command("options")(settings.options)
+app.command("settings", hidden=True)(settings.options)  # its name in 0.1
 app.command("presets")(lists.presets)
 app.add_typer(deploy.deploy, name="deploy", help="A real federation: certificates, keys, start scripts, checks.")
 app.add_typer(lists.data, name="data", help="What a task's data are, whether they are here, and how they look.")

@@ -78,11 +78,14 @@ def run(
     """Train with one method and print its accuracy at every site."""
     from protolith.cli import request, result
     from protolith.cli.progress import observer, print_json
+    from protolith.extras import need
     from protolith.flower import submit
     from protolith.flower.plan import Deployment
     from protolith.runs import runner
     from protolith.runs.run import Run
 
+    if report:
+        need("--report", "report")
     flags = request.flags_of(
         method=method, task=task, protocol=protocol, data=data, rounds=rounds, seed=seed, workers=workers,
         engine=engine, address=address, device=device, plugins=plugin, skip_bad=skip_bad or None,
@@ -163,7 +166,10 @@ def sweep(
     from protolith.cli import request, result
     from protolith.cli.sweep_progress import sweep_observer
     from protolith.experiments.sweep import run_sweep
+    from protolith.extras import need
 
+    if report:
+        need("--report", "report")
     flags = request.flags_of(
         task=task, protocol=protocol, data=data, rounds=rounds, workers=workers, device=device, plugins=plugin,
         diagnostics=False if no_diagnostics else None, model=request.model_of(model, weights, tune),

@@ -4,21 +4,18 @@ Ours lie in the folder `tasks` beside this file. One from outside comes from an 
 `register_task`. Nothing here needs torch: a list of tasks must not wait for it.
 """
 
-import sys
 import tomllib
 from collections.abc import Mapping
-from contextlib import redirect_stdout
 from functools import cache
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from protolith import files
+from protolith.doors import brought
 from protolith.errors import UserError
 
-ENTRY_POINTS = "protolith.tasks"  # by which other packages bring tasks of their own
 FOLDER = Path(__file__).parent / "tasks"
 BYTES = 1 << 20  # of a task's file
 NEEDED = ("rounds", "training.epochs", "training.batch", "protocol.name")  # settings without a silent default
@@ -155,17 +152,9 @@ def _ours() -> dict[str, TaskSpec]:
 
 @cache
 def _installed() -> dict[str, TaskSpec]:
-    found: dict[str, TaskSpec] = {}
-    for point in entry_points(group=ENTRY_POINTS):
-        named = f"the entry point '{point.name}' of {ENTRY_POINTS}"
-        try:
-            with redirect_stdout(sys.stderr):  # a command's output is its result alone
-                spec = point.load()
-        except Exception as error:
-            raise UserError(f"{named} cannot be loaded: {error}.") from error
-        if not isinstance(spec, TaskSpec):
-            raise UserError(f"{named} is not a protolith TaskSpec.")
-        if spec.name in _ours():
-            raise UserError(f"{named} has the name of a task of ours, '{spec.name}'.")
-        found[spec.name] = spec
+    found: dict[str, TaskSpec] = brought(
+        "tasks", "TaskSpec", lambda one: isinstance(one, TaskSpec), lambda one: str(one.name)
+    )
+    if taken := found.keys() & _ours().keys():
+        raise UserError(f"an entry point of protolith.tasks has the name of a task of ours, '{min(taken)}'.")
     return found

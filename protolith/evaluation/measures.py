@@ -1,15 +1,18 @@
 """Measures: what is counted on answers. Counts add exactly, over chunks, clients and engines.
 
-A measure of one's own is a class like these; `register_measure` adds it, in a file that `plugins` names.
+A measure of one's own is a class like these; `register_measure` adds it, in a file that `plugins` names, and so does an
+entry point `protolith.measures`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from protolith.errors import unknown
+from protolith.doors import brought
+from protolith.errors import UserError, unknown
 from protolith.methods.base import Spec
 from protolith.records import Record
 
@@ -128,12 +131,33 @@ def register_measure(measure: Measure) -> Measure:
     return measure
 
 
+@cache
+def _installed() -> dict[str, Measure]:
+    found: dict[str, Measure] = brought(
+        "measures", "Measure", lambda one: isinstance(one, Measure), lambda one: str(one.name)
+    )
+    ours = {name for name, measure in MEASURES.items() if _is_ours(measure)}
+    if taken := found.keys() & ours:
+        raise UserError(f"an entry point of protolith.measures has the name of a measure of ours, '{min(taken)}'.")
+    return found
+
+
+def _is_ours(measure: Measure) -> bool:
+    return type(measure).__module__ == __name__
+
+
+def only_here(name: str) -> bool:
+    """Tell whether a measure was registered in this process, so that workers know it only through a plug-in."""
+    return name in MEASURES.keys() - _installed().keys() and not _is_ours(MEASURES[name])
+
+
 def measures_of(names: Sequence[str]) -> list[Measure]:
     """The measures of these names, accuracy first."""
+    known = {**_installed(), **MEASURES}
     for name in names:
-        if name not in MEASURES:
-            raise unknown("measure", name, MEASURES)
-    return [MEASURES[name] for name in dict.fromkeys((ACCURACY, *names))]
+        if name not in known:
+            raise unknown("measure", name, known)
+    return [known[name] for name in dict.fromkeys((ACCURACY, *names))]
 
 
 def count(measures: Iterable[Measure], logits: Tensor, labels: Tensor) -> Counts:

@@ -120,7 +120,7 @@ def get_experiment(name: str) -> Experiment:
     if name.endswith(".toml"):
         return validated(Experiment, {"id": Path(name).stem, **read_toml(Path(name))}, f"{name}: ")
     if name not in experiments():
-        raise unknown("table or figure", name, experiments(), "`protolith paper` lists all")
+        raise unknown("table or figure", name, experiments(), "`protolith experiment` lists all")
     return experiments()[name]
 
 

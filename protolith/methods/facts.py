@@ -6,10 +6,8 @@ A test keeps it equal to what the imported methods say.
 import ast
 from dataclasses import dataclass
 from functools import cache
-from importlib.metadata import entry_points
 from pathlib import Path
 
-ENTRY_POINTS = "protolith.methods"  # by which other packages bring methods of their own
 START = "\nMETHOD = Method("
 
 
@@ -21,11 +19,6 @@ class Facts:
     paper: str
     idea: str
     module: str
-
-
-def any_installed() -> bool:
-    """Tell whether other packages bring methods, which have to be imported to be known."""
-    return bool(entry_points(group=ENTRY_POINTS))
 
 
 @cache

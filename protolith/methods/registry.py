@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import redirect_stdout
 from dataclasses import dataclass, field
 from functools import cache
-from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -16,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 
 from protolith.data.spec import TaskSpec, read_task, register_task
+from protolith.doors import brought
 from protolith.errors import UserError, right_name
 from protolith.methods import facts
 from protolith.methods.base import Params
-from protolith.methods.facts import ENTRY_POINTS
 from protolith.records import Record
 
 if TYPE_CHECKING:
@@ -60,17 +59,7 @@ _LOADED: dict[str, str] = {}  # plug-in -> the digest of what this process has l
 
 @cache
 def _installed() -> dict[str, Method]:
-    found: dict[str, Method] = {}
-    for point in entry_points(group=ENTRY_POINTS):
-        try:
-            with redirect_stdout(sys.stderr):  # a command's output is its result alone
-                method = point.load()
-        except Exception as error:
-            raise UserError(f"the entry point '{point.name}' of {ENTRY_POINTS} cannot be loaded: {error}.") from error
-        if not isinstance(method, Method):
-            raise UserError(f"the entry point '{point.name}' of {ENTRY_POINTS} is not a protolith Method.")
-        found[method.name] = method
-    return found
+    return brought("methods", "Method", lambda one: isinstance(one, Method), lambda one: str(one.name))
 
 
 def all_methods() -> dict[str, Method]:

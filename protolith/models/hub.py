@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from protolith.errors import UserError
+from protolith.extras import need
 
 
 def load_library(library: str, extra: str, name: str) -> Any:
@@ -34,6 +35,7 @@ def misfit(library: str, error: BaseException) -> UserError:
 
 def find_file(name: str, repository: str, file: str) -> Path | None:
     """A file of a repository (`OWNER/NAME[@REVISION]`), from the cache or the hub; None where it has no such file."""
+    need("the Hugging Face hub", "hub", "huggingface_hub")
     from huggingface_hub import hf_hub_download  # slow to import
     from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 

@@ -1,11 +1,13 @@
 """The names of the networks. Anything with `features(images)` and `head` can be registered."""
 
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any, Protocol, TypeVar, cast, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
+from protolith.doors import brought
 from protolith.errors import UserError, unknown
 from protolith.models.backbones import backbone_names, empty_backbone, is_backbone, open_backbone
 from protolith.models.spec import SIZE, InputSpec
@@ -39,25 +41,39 @@ def register_model(name: str) -> Callable[[BuildType], BuildType]:
     return add
 
 
+@cache
+def _installed() -> frozenset[str]:
+    """Register what other packages bring, under the names of their entry points; say which these are."""
+    found = brought("models", "model, a function (classes, width) -> network", callable)
+    if taken := found.keys() & {name for name, build in _BUILDERS.items() if build.__module__.startswith("protolith.")}:
+        raise UserError(f"an entry point of protolith.models has the name of a network of ours, '{min(taken)}'.")
+    for name, build in found.items():
+        _BUILDERS.setdefault(name, build)
+    return frozenset(found)
+
+
 def model_names() -> list[str]:
     """Every registered network, then every backbone."""
+    _installed()
     return sorted(_BUILDERS) + backbone_names()
 
 
 def builders() -> dict[str, Build]:
     """What builds each registered network, by its name."""
+    _installed()
     return dict(sorted(_BUILDERS.items()))
 
 
 def check_model(name: str) -> None:
     """Refuse a name that is neither a registered network nor a backbone."""
+    _installed()
     if name not in _BUILDERS and not is_backbone(name):
         raise unknown("model", name, model_names())
 
 
 def only_here(name: str) -> bool:
     """Tell whether a network was registered by the user, so that workers know it only through a plug-in."""
-    return name in _BUILDERS and not _BUILDERS[name].__module__.startswith("protolith.")
+    return name in _BUILDERS.keys() - _installed() and not _BUILDERS[name].__module__.startswith("protolith.")
 
 
 def build_model(

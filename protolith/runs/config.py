@@ -25,7 +25,7 @@ from protolith.runs.defaults import Tree, default_protocol, defaults_for, option
 # count from 0 in metrics.jsonl and memory/.
 FORMAT = 2
 CONFIG_BYTES = 1 << 20
-LISTED = "`protolith settings METHOD` lists all"
+LISTED = "`protolith options METHOD` lists all"
 SHOWN = 200  # letters of a wrong value that an error shows
 
 

@@ -7,6 +7,7 @@ from protolith.data.domain import Task
 from protolith.engines.in_process import InProcessEngine
 from protolith.engines.local import LocalEngine
 from protolith.errors import DiskRefused, Interrupted, UserError
+from protolith.evaluation import measures
 from protolith.federation import rounds
 from protolith.federation.coordinator import Coordinator, Metrics, which_models
 from protolith.federation.engine import Engine
@@ -231,6 +232,7 @@ def _engine(config: RunConfig, workplace: Workplace, workers: int, model_bytes: 
     for what, name, unknown_there in (
         ("method", config.method, registry.only_here(config.method)),
         ("model", config.model.name, only_here(config.model.name)),
+        *(("measure", name, measures.only_here(name)) for name in config.measures),
     ):
         if unknown_there and not config.plugins:
             raise UserError(

@@ -203,11 +203,24 @@ def _by_site(residuals: list[Tensor]) -> Tensor:
 
 def _whitening(residuals: Tensor) -> Tensor:
     """A matrix that makes the shrunk covariance of residuals [n, d] the identity."""
-    from sklearn.covariance import ledoit_wolf  # takes a second to import
-
     scatter = residuals.std(dim=0, correction=0)
     scatter = scatter.clamp_min(max(float(scatter.max()) * 1e-6, 1e-12))  # what never varies must not decide everything
-    covariance = torch.from_numpy(ledoit_wolf((residuals / scatter).numpy(), assume_centered=True)[0])
-    values, vectors = torch.linalg.eigh(covariance)
+    values, vectors = torch.linalg.eigh(shrunk_covariance(residuals / scatter))
     whitening: Tensor = vectors * values.clamp_min(float(values.max()) * 1e-6).rsqrt() / scatter[:, None]
     return whitening
+
+
+def shrunk_covariance(values: Tensor) -> Tensor:
+    """The covariance of values [n, d] around zero, drawn to a multiple of the identity as far as noise explains it.
+
+    Ledoit and Wolf, A well-conditioned estimator for large-dimensional covariance matrices, 2004, section 3.2:
+    `spread` is their d², `noise` their b̄².
+    """
+    number, size = values.shape
+    sample = values.T @ values / number
+    level = sample.diagonal().mean()
+    target = level * torch.eye(size, dtype=values.dtype)
+    spread = (sample - target).square().sum() / size
+    noise = (values.square().sum(dim=1).square().mean() - sample.square().sum()) / (size * number)
+    share = float(torch.minimum(noise, spread) / spread) if spread > 0 else 0.0
+    return share * target + (1.0 - share) * sample

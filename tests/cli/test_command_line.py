@@ -1,6 +1,7 @@
 """The contract of the command line, above all what it says when the request is wrong."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -8,9 +9,12 @@ import sys
 import numpy as np
 import pytest
 import torch
+import typer
 from PIL import Image
 
 import protolith as pl
+from protolith.cli.main import app
+from protolith.runs.config import RunConfig, settings_of
 
 SMALL = ["--rounds", "2", "--workers", "0", "--set", "width=4", "--set", "epochs=1", "--set", "samples=16"]
 
@@ -94,7 +98,7 @@ def test_a_folder_of_ones_own(protolith, tmp_path):
         (["--rounds", "few"], ["--rounds"]),
         (["--workers", "-5"], ["workers = -5"]),
         (["--set", "epoch=3"], ["unknown key in --set 'epoch'", "Did you mean 'epochs'"]),
-        (["--set", "siz=64"], ["Did you mean 'size'", "`protolith settings METHOD` lists all"]),
+        (["--set", "siz=64"], ["Did you mean 'size'", "`protolith options METHOD` lists all"]),
         (["--set", "trainin.lr=1"], ["Did you mean 'training.lr'"]),
         (["--set", "lr=fast"], ["training.lr = 'fast'"]),
         (["--set", "lr"], ["key=value"]),
@@ -120,10 +124,10 @@ def test_wrong_requests_to_run(protolith, tmp_path, arguments, words):
         (["figure", "r", "--kind", "Curvs", "--out", "f"], ["unknown kind", "Did you mean 'curves'?"]),
         (["export", "r", "--to", "onxx", "--out", "f"], ["unknown format", "Did you mean 'onnx'?"]),
         (["run", "--track", "tensorbord"], ["unknown tracker", "Did you mean 'tensorboard'?"]),
-        (["paper", "fpl-tabel1"], ["Did you mean 'fpl-table1'", "`protolith paper` lists all"]),
-        (["paper", "fpl-table1", "--task", "digts"], ["Did you mean 'digits'?"]),
+        (["experiment", "fpl-tabel1"], ["Did you mean 'fpl-table1'", "`protolith experiment` lists all"]),
+        (["experiment", "fpl-table1", "--task", "digts"], ["Did you mean 'digits'?"]),
         (["methods", "fedprx"], ["Did you mean 'fedprox'"]),
-        (["settings", "fedprx"], ["Did you mean 'fedprox'"]),
+        (["options", "fedprx"], ["Did you mean 'fedprox'"]),
         (["data", "check", "offce10"], ["Did you mean 'office10'?"]),
         (["deploy", "ini"], ["No such command 'ini'"]),
     ],
@@ -312,13 +316,56 @@ def test_sweep_makes_one_table_and_does_nothing_twice(protolith, tmp_path):
     assert r"\begin{tabular}{lrrrrr}" in latex and r"$\pm$" in latex and r"$\dagger$" in latex
 
 
-def test_paper_lists_and_explains_every_table_and_figure(protolith):
-    lines = protolith("paper")[1].splitlines()
+def test_experiment_lists_and_explains_every_table_and_figure(protolith):
+    lines = protolith("experiment")[1].splitlines()
+    assert protolith("paper")[1].splitlines() == lines  # its name in 0.1
     assert len(lines) == 36 and lines[-1] == "35 in all: 16 tables, 19 figures"
     assert lines[0].startswith("fpl-table1       FPL, Table 1: ")
-    text = protolith("paper", "i2pfl-fig7", "--rounds", "3", "--task", "office10", "--dry-run")[1]
+    text = protolith("experiment", "i2pfl-fig7", "--rounds", "3", "--task", "office10", "--dry-run")[1]
     assert "33 runs of 3 rounds" in text and "REDUCED" in text and "axes are not in the text" in text
-    assert "the paper's own size" in protolith("paper", "fpl-table1", "--dry-run")[1]
-    assert refused(protolith("paper", "fpl-table9"), "unknown table or figure 'fpl-table9'")
-    assert refused(protolith("paper", "fpl-table2", "--methods", "fedavgg", "--dry-run"), "unknown method 'fedavgg'")
-    assert refused(protolith("paper", "fpl-table2", "--task", "mini", "--dry-run"), "task in fpl-table2 'mini'")
+    assert "the paper's own size" in protolith("experiment", "fpl-table1", "--dry-run")[1]
+    assert refused(protolith("experiment", "fpl-table9"), "unknown table or figure 'fpl-table9'")
+    assert refused(
+        protolith("experiment", "fpl-table2", "--methods", "fedavgg", "--dry-run"), "unknown method 'fedavgg'"
+    )
+    assert refused(protolith("experiment", "fpl-table2", "--task", "mini", "--dry-run"), "task in fpl-table2 'mini'")
+
+
+def test_the_help_of_run_shows_ten_options_and_names_the_others(protolith):
+    shown = protolith("run", "--help")[1]
+    listed = re.findall(r"^  (--[a-z-]+)", shown.split("  Also ")[0], re.M)
+    usual = "--method --model --task --protocol --data --rounds --seed --out --set --report --help"
+    assert listed == usual.split()
+    named = "".join(shown.split("Also ")[1].split())
+    every = {option.opts[0] for option in typer.main.get_command(app).commands["run"].params}
+    assert all(name in named for name in every - set(listed))
+    said = protolith("options")[1]
+    assert all(f"run {name}: " in said for name in every - {"--help"})
+
+
+def test_options_lists_what_the_settings_say_of_themselves(protolith):
+    said = protolith("options")[1].splitlines()
+    for key, info in settings_of(RunConfig).items():
+        if key != "params":
+            assert f"{key} = {info.get_default(call_default_factory=True)!r}: {info.description}" in said
+    assert not any(line.startswith("params.") for line in said)
+    assert "params.tau = 0.02: temperature of the contrast, Eq. 8" in protolith("options", "FPL")[1].splitlines()
+    assert protolith("settings", "fpl") == protolith("options", "fpl")  # its name in 0.1
+    few = protolith("options", "warmup")[1].splitlines()
+    assert few and len(few) < 5 and all("warmup" in line for line in few)
+
+
+def test_every_setting_gives_a_reason():
+    assert [key for key, info in settings_of(RunConfig).items() if not info.description and key != "params"] == []
+
+
+def test_a_default_in_the_help_of_run_is_that_of_the_setting():
+    """The help must not wait for pydantic, so its words stand in two places; this keeps their defaults the same."""
+    settings = {key.rsplit(".", 1)[-1]: info for key, info in settings_of(RunConfig).items() if "." not in key}
+    checked = 0
+    for option in typer.main.get_command(app).commands["run"].params:
+        said = re.search(r"\[default: ([\w.-]+)", getattr(option, "help", "") or "")
+        if said and option.name in ("method", "task", "seed", "engine", "device"):
+            assert said[1].rstrip(";") == str(settings[option.name].default), option.name
+            checked += 1
+    assert checked == 5

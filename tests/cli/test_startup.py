@@ -58,7 +58,7 @@ def test_a_run_imports_no_compiler_and_nothing_that_only_reports_need(tmp_path):
 
 
 def test_the_check_sees_a_heavy_import():
-    out, imported = imported_by("settings", "fedavg")
+    out, imported = imported_by("options", "fedavg")
     assert "training.lr" in out and "torch" in imported
 
 

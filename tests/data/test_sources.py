@@ -15,7 +15,7 @@ import pytest
 import torch
 from PIL import Image
 from scipy.io import savemat
-from sklearn.datasets import load_digits
+from sklearn.datasets import load_digits, load_svmlight_file
 
 from protolith.data.reading import by_class, by_position, read_found
 from protolith.data.sources import classic, decode, folder, parquet
@@ -115,6 +115,20 @@ def test_usps_libsvm(tmp_path):
     for split, (images, labels) in zip((domain.train, domain.test), parts.values(), strict=True):
         assert torch.equal(split.images, repeated(images))
         assert split.labels.tolist() == labels.tolist()
+
+
+def test_usps_libsvm_reads_as_scikit_learn_does(tmp_path):
+    file = tmp_path / "usps.t.bz2"
+    file.write_bytes(bz2.compress(b"3 1:-1 7:0.25 256:1e0\n\n10 2:-0.5 \n1\n"))
+    images, labels = classic.read_libsvm(file)
+    with bz2.open(file) as opened:
+        values, theirs = load_svmlight_file(opened, n_features=256, zero_based=False)
+    assert labels.tolist() == (theirs - 1).tolist() == [2, 9, 0]
+    assert images.reshape(3, 256).tolist() == np.rint((values.toarray() + 1) * 127.5).tolist()
+    for wrong in (b"3 0:1", b"3 257:1", b"3 1:x", b"3 1:1 2"):
+        file.write_bytes(bz2.compress(wrong))
+        with pytest.raises(UserError, match="is damaged or has another format"):
+            classic.read_libsvm(file)
 
 
 def test_usps_h5(tmp_path):

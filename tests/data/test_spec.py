@@ -6,6 +6,7 @@ import pytest
 import torch
 from test_sources import scans, write_images, write_parquet
 
+from protolith import doors
 from protolith.data import spec as specs
 from protolith.data.spec import FOLDER, TaskSpec, all_tasks, read_task, register_task
 from protolith.data.tasks import load_task
@@ -91,9 +92,9 @@ def test_a_plug_in_may_hold_a_task_beside_its_method(tmp_path):
 
 
 def test_a_package_brings_tasks_by_its_entry_point(monkeypatch, file):
-    point = EntryPoint("pets", "somewhere:TASK", specs.ENTRY_POINTS)
+    point = EntryPoint("pets", "somewhere:TASK", "protolith.tasks")
     monkeypatch.setattr(EntryPoint, "load", lambda _: read_task(file))
-    monkeypatch.setattr(specs, "entry_points", lambda group: [point] if group == specs.ENTRY_POINTS else [])
+    monkeypatch.setattr(doors, "entry_points", lambda group: [point] if group == "protolith.tasks" else [])
     assert list(all_tasks()) == [*specs._ours(), "pets"]
     specs._installed.cache_clear()
     monkeypatch.setattr(EntryPoint, "load", lambda _: "no task")

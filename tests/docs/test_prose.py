@@ -65,7 +65,7 @@ def understand(arguments):
         context = command.make_context("protolith", list(arguments), context)
         _, command, arguments = command.resolve_command(context, [*context._protected_args, *context.args])
     given = command.make_context(command.name, list(arguments), context).params
-    if command.name == "paper" and given["name"]:
+    if command.name == "experiment" and given["name"]:
         get_experiment(given["name"])
     if command.name in ("run", "sweep") and not given["plugin"]:
         for method in (given.get("methods") or given.get("method") or "fedavg").split(","):

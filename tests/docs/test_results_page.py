@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-RUNS = ROOT / "results" / "measured" / "runs"
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
 import measured_runs  # noqa: E402
 import results_page  # noqa: E402
+
+RUNS = measured_runs.runs()
 
 
 def test_the_pages_and_the_cells_are_made_of_the_committed_files():

@@ -183,11 +183,11 @@ training = { epochs = 1 }
 def test_an_experiment_of_ones_own_is_a_file(protolith, tmp_path):
     file = tmp_path / "mine.toml"
     file.write_text(OWN)
-    code, out, error = protolith("paper", file, "--out", tmp_path / "out", "--format", "md")
+    code, out, error = protolith("experiment", file, "--out", tmp_path / "out", "--format", "md")
     assert code == 0, error
     assert "| plain |" in out and "| styles |" in out and "Mine, 1 · Mini" in out
     assert (tmp_path / "out" / "mine.md").exists()
     file.write_text(OWN.replace("kind", "kinds"))
-    code, _, error = protolith("paper", file)
+    code, _, error = protolith("experiment", file)
     assert code == 2 and "kind" in error and error.count("\n") == 1
-    assert protolith("paper", tmp_path / "none.toml")[0] == 2
+    assert protolith("experiment", tmp_path / "none.toml")[0] == 2

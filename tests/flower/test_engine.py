@@ -8,11 +8,14 @@ from pathlib import Path
 import pytest
 import torch
 from PIL import Image
+from test_doors import FILES, POINTS
 
 from protolith import records
 from protolith.cli.progress import Lines
+from protolith.data import spec
 from protolith.data.tasks import load_task
 from protolith.errors import RunFailed, UserError
+from protolith.evaluation import measures
 from protolith.experiments.render import cell
 from protolith.experiments.table import build_tables
 from protolith.federation.local_update import Workplace
@@ -20,6 +23,8 @@ from protolith.flower import engine as module
 from protolith.flower.engine import FlowerEngine, Patience
 from protolith.flower.site import Site, SiteMemory
 from protolith.flower.wire import Reply, Request, SiteFacts, hollow_task, wait_for_return
+from protolith.methods import registry
+from protolith.models import registry as models
 from protolith.models.packaged import weights_of
 from protolith.report.page.build import write_report
 from protolith.runs import runner
@@ -120,9 +125,39 @@ def test_sites_encode_their_own_images_and_send_heads(images, tmp_path):
     run = at_sites(Direct(images, tmp_path / "state"), given, tmp_path / "sites")
     assert_same_run(run, runner.start(resolve([given]), tmp_path / "here", Observer()))
     head, style = 4 * (1280 * 10 + 10), 4 * 12
-    assert [line["bytes_up"] for line in run.metrics()] == [3 * (head + style)] * 3
+    assert [line.bytes_up for line in run.metrics()] == [3 * (head + style)] * 3
     for site in SITES:
         assert len(list((tmp_path / "state" / site).rglob("encoded/*.safetensors"))) == 1
+
+
+@pytest.fixture
+def brought(tmp_path, monkeypatch):
+    """An installed package with a method, a model and a measure."""
+    about = tmp_path / "installed" / "outer-1.0.dist-info"
+    about.mkdir(parents=True)
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: outer\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text(POINTS)
+    for name, text in FILES.items():
+        (tmp_path / "installed" / f"{name}.py").write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path / "installed"))
+    rooms = (registry, models, measures, spec)
+    for room in rooms:
+        room._installed.cache_clear()
+    yield
+    models._BUILDERS.pop("outer-model", None)
+    monkeypatch.undo()
+    for room in rooms:
+        room._installed.cache_clear()
+
+
+def test_what_a_package_brings_is_known_at_the_sites(brought, images, tmp_path):
+    model = {"name": "outer-model", "width": 4}
+    given = settings(images, method="outer-method", model=model, measures=["outer-measure"])
+    run = at_sites(Direct(images, tmp_path / "state"), given, tmp_path / "sites")
+    here = runner.start(resolve([given]), tmp_path / "here", Observer())
+    assert_same_run(run, here)
+    measured = [done.summary().measures for done in (run, here)]
+    assert measured[0] == measured[1] and "outer-measure" in measured[0]
 
 
 def test_sampled_sites_and_rare_tests_give_the_same_numbers(images, tmp_path):

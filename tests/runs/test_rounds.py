@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.packed_runs import unpack
 from protolith.errors import UserError
 from protolith.evaluation.accuracy import reached
 from protolith.report.figures import curve
@@ -130,8 +131,8 @@ def test_a_line_of_a_newer_format_is_refused(tmp_path):
         run.metrics()
 
 
-def test_a_committed_run_of_the_first_format_reads_as_it_did():
-    folder = next(iter(sorted((ROOT / "results" / "mini" / "runs").glob("*/"))))
+def test_a_committed_run_of_the_first_format_reads_as_it_did(tmp_path):
+    (folder,) = unpack(ROOT / "results" / "mini" / "runs.jsonl", tmp_path, ["runs/copa-seed0-e67df48980"])
     raw = [json.loads(text) for text in (folder / "metrics.jsonl").read_text().splitlines()]
     run = RunDirectory.open(folder)
     assert raw[0]["round"] == 0 and [line.round for line in run.metrics()] == list(range(1, len(raw) + 1))

@@ -7,11 +7,12 @@ import pytest
 import torch
 from PIL import Image
 from site_helpers import scene, write_sites
+from sklearn.covariance import ledoit_wolf
 
 from protolith.data.tasks import load_task
 from protolith.errors import UserError
 from protolith.use import familiarity
-from protolith.use.familiarity import Familiarity, familiarity_of
+from protolith.use.familiarity import Familiarity, familiarity_of, shrunk_covariance
 from protolith.use.predict import Predictor, image_files
 from protolith.use.trained import open_trained
 
@@ -203,3 +204,21 @@ def test_without_the_data_there_are_labels_but_no_familiarity(tmp_path, images):
     predictor = Predictor(lone)
     assert predictor.note.startswith("no familiarity: ")
     assert [item.familiarity for item in predictor.files([images / "known-0.png"])] == [None]
+
+
+@pytest.mark.parametrize(("number", "size"), [(3, 5), (40, 5), (40, 1)])
+def test_a_shrunk_covariance_is_ledoit_and_wolfs(number, size):
+    values = torch.randn(number, size, generator=torch.Generator().manual_seed(number), dtype=torch.float64)
+    values[:, 0] *= 5.0
+    outer = [[[x[i] * x[j] for j in range(size)] for i in range(size)] for x in values.tolist()]
+    cells = [(i, j) for i in range(size) for j in range(size)]
+    mean = {(i, j): sum(one[i][j] for one in outer) / number for i, j in cells}
+    level = sum(mean[i, i] for i in range(size)) / size
+    spread = sum((mean[i, j] - level * (i == j)) ** 2 for i, j in cells) / size
+    noise = sum(sum((one[i][j] - mean[i, j]) ** 2 for i, j in cells) / size for one in outer) / number**2
+    share = min(noise, spread) / spread if spread else 0.0
+    expected = [[share * level * (i == j) + (1 - share) * mean[i, j] for j in range(size)] for i in range(size)]
+    found = shrunk_covariance(values)
+    torch.testing.assert_close(found, torch.tensor(expected, dtype=torch.float64))
+    theirs = ledoit_wolf(values.numpy(), assume_centered=True)[0]
+    torch.testing.assert_close(found, torch.from_numpy(theirs), rtol=1e-12, atol=1e-14)

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 from protolith.data.domain import Split
+from protolith.extras import need
 from protolith.seeds import derive
 
 Floats: TypeAlias = NDArray[np.float32]
@@ -25,6 +26,7 @@ Ints: TypeAlias = NDArray[np.int64]
 Bytes: TypeAlias = NDArray[np.uint8]
 Part: TypeAlias = Literal["train", "test"]
 
+DRAWING = "drawing mini and syn*, from fonts and photographs that other packages ship,"
 CELL = 64  # side of the square in which a printed digit is kept
 TALL = 48  # height of the digit inside its cell; the rest is an empty margin
 BATCH = 500  # images drawn at a time, so that intermediate arrays stay small
@@ -107,9 +109,9 @@ def random_generator(*parts: int | str) -> np.random.Generator:
 
 def font_folder() -> Path:
     """Find the folder of matplotlib's own fonts without importing matplotlib."""
+    need(DRAWING, "report")
     spec = importlib.util.find_spec("matplotlib")
-    if spec is None or not spec.submodule_search_locations:
-        raise RuntimeError("matplotlib, whose fonts draw mini and syn*, is not installed")
+    assert spec is not None and spec.submodule_search_locations
     return Path(spec.submodule_search_locations[0]) / "mpl-data" / "fonts" / "ttf"
 
 
@@ -189,6 +191,7 @@ def _sample(cell: Bytes, column: Floats, row: Floats) -> Floats:
 @cache
 def regions(part: Part, reduction: int) -> tuple[Bytes, ...]:
     """Return the bands of the photographs that belong to the part, shrunk: each [height, width, 3]."""
+    need(DRAWING, "report")
     from sklearn.datasets import load_sample_image  # takes a second to import, and a decoded copy does without it
 
     photographs = [np.asarray(load_sample_image(name), dtype=np.uint8) for name in PHOTOGRAPHS]

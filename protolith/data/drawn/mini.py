@@ -13,6 +13,7 @@ from PIL import Image
 from protolith.data.domain import Domain, Split
 from protolith.data.drawn import glyphs
 from protolith.data.drawn.glyphs import Bytes, Floats, Ints, Part, Pose, uniform
+from protolith.extras import need
 
 VERSION = 1  # raise it when any pixel changes: decoded copies of older versions are then made anew
 
@@ -27,6 +28,7 @@ DRAWN: dict[Part, int] = {"train": 800, "test": 300}  # images of a domain that 
 
 
 def _digits() -> Any:
+    need(glyphs.DRAWING, "report")
     from sklearn.datasets import load_digits  # takes a second to import, and a decoded copy does without it
 
     return load_digits()

@@ -17,6 +17,7 @@ from protolith.data.sources import folder
 from protolith.data.sources.found import Found, spellings, stamps
 from protolith.data.sources.inventory import Array, Part, Row
 from protolith.errors import UserError
+from protolith.extras import need
 
 DIGITS = tuple("0123456789")
 Labels = npt.NDArray[np.int64]
@@ -52,11 +53,14 @@ def read_libsvm(file: Path) -> tuple[Array, Labels]:
     """Read USPS in LIBSVM's format: labels 1 to 10 for the digits 0 to 9, 256 values from -1 to 1."""
 
     def load() -> tuple[Any, Any]:
-        from sklearn.datasets import load_svmlight_file
-
         with bz2.open(file) if file.suffix == ".bz2" else file.open("rb") as opened:
-            values, labels = load_svmlight_file(opened, n_features=256)
-            return values.toarray(), labels
+            rows = [np.array(line.replace(b":", b" ").split(), dtype=np.float64) for line in opened if line.strip()]
+        values = np.zeros((len(rows), 256))
+        for number, row in enumerate(rows):  # label, then index and value in turn; what is 0 may be left out
+            if len(row) % 2 == 0 or min(row[1::2], default=1) < 1:
+                raise ValueError("a line is a label, then column:value, and columns count from 1")
+            values[number, row[1::2].astype(np.int64) - 1] = row[2::2]
+        return values, np.array([row[0] for row in rows])
 
     values, labels = _guarded(file, load)
     pixels = np.rint(np.clip((values + 1) * 127.5, 0, 255)).astype(np.uint8)
@@ -65,6 +69,7 @@ def read_libsvm(file: Path) -> tuple[Array, Labels]:
 
 def read_h5(file: Path, part: str) -> tuple[Array, Labels]:
     """Read one part of USPS in HDF5: values from 0 to 1, labels 0 to 9."""
+    need(f"file '{file}', which is HDF5,", "formats", "h5py")
 
     def load() -> tuple[Any, Any]:
         import h5py

@@ -6,6 +6,7 @@ from pathlib import Path
 from protolith.data.sources import parquet
 from protolith.data.sources.found import Found, Progress
 from protolith.data.spec import Columns, HubSource
+from protolith.extras import need
 
 
 class HubUnavailable(Exception):
@@ -14,6 +15,7 @@ class HubUnavailable(Exception):
 
 def download(source: HubSource, progress: Progress) -> list[Path]:
     """Fetch the parquet files of a source with a progress bar, or find them in the hub's cache."""
+    need(f"{source.repo}, from the Hugging Face hub,", "hub")
     from huggingface_hub import snapshot_download  # slow to import, and rarely needed
 
     progress(f"{source.repo}: fetching from the Hugging Face hub")

@@ -10,6 +10,7 @@ from typing import Any
 from protolith import files
 from protolith.data.sources.inventory import Inventory, Part, Row, file_row, inventory, part_of, printable
 from protolith.errors import UserError
+from protolith.extras import need
 
 SUFFIXES = (".csv", ".parquet")
 COLUMNS = ("path", "label", "site")
@@ -100,6 +101,7 @@ def _csv(path: Path) -> Iterable[Line]:
 
 
 def _parquet(path: Path) -> Iterable[Line]:
+    need(f"manifest '{printable(str(path))}', which is parquet,", "formats", "pyarrow")
     import pyarrow as pa  # 40 MB that only those pay who have such a manifest
     import pyarrow.parquet as pq
 

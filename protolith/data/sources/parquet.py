@@ -14,6 +14,7 @@ from protolith.data.sources.found import Found, listed, plain, spellings, stamps
 from protolith.data.sources.inventory import TEST_NAMES, Part, Row
 from protolith.data.spec import Columns
 from protolith.errors import UserError
+from protolith.extras import need
 
 COLUMNS = Columns()
 
@@ -75,6 +76,7 @@ def by_part(files: Sequence[Path]) -> dict[Part, list[Path]]:
 
 def read_schema(file: Path, columns: Columns = COLUMNS) -> Schema:
     """Find the image, label and domain columns of a file."""
+    need(f"file '{file}', which is parquet,", "formats", "pyarrow")
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -106,10 +108,10 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _domains(file: Path, columns: Columns) -> set[str]:
+    schema = read_schema(file, columns)
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
-    schema = read_schema(file, columns)
     values = pc.unique(pq.read_table(file, columns=[columns.domain])[columns.domain]).to_pylist()
     names = schema.domains
     return {names[value] if names and isinstance(value, int) else str(value) for value in values}
@@ -129,11 +131,11 @@ def _in_folder_order(files: Sequence[Path], domain: str, classes: tuple[str, ...
 
 def _rows(file: Path, domain: str, part: Part, classes: tuple[str, ...], columns: Columns) -> Iterator[tuple[str, Row]]:
     """The images of a domain in a file, each with the file name that it had before."""
+    schema = read_schema(file, columns)
     import pyarrow as pa
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
-    schema = read_schema(file, columns)
     wanted = schema.domains.index(domain) if schema.domains and domain in schema.domains else domain
     filters = [(schema.domain, "=", wanted)] if schema.domain else None
     try:
