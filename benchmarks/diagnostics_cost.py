@@ -19,7 +19,7 @@ from typing import Any
 from protolith.runs import runner
 from protolith.runs.config import parse_set, resolve
 from protolith.runs.diagnostics import PrototypeLog
-from protolith.runs.directory import Metrics
+from protolith.runs.round import Round
 from protolith.runs.runner import Observer
 
 ARMS = {"without": False, "with": True, "without again": False}
@@ -33,7 +33,7 @@ class Clock(Observer):
         self.rounds: list[tuple[float, float]] = []
         self.last: tuple[float, float] | None = None
 
-    def round_done(self, metrics: Metrics) -> None:
+    def round_done(self, done: Round) -> None:
         now = (time.perf_counter(), time.process_time())
         if self.last:
             self.rounds.append((now[0] - self.last[0], now[1] - self.last[1]))

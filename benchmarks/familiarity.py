@@ -50,7 +50,7 @@ def measure(data: Path, task_name: str, unseen: str, strange: dict[str, Tensor],
             task=task_name, data=str(data), protocol=protocol, rounds=rounds, model={"width": width},
             training={"epochs": 2, "batch": 32}, out=Path(place) / "run", evaluate_every=rounds,
         )  # fmt: skip
-        predictor = Predictor(run.directory)
+        predictor = Predictor(run)
     judge = predictor.familiarity
     assert judge is not None
     task = pl.load_task(task_name, data=data)

@@ -23,7 +23,7 @@ SANS = {"font.family": ["DejaVu Sans"], "font.size": 10, "ytick.labelsize": 11, 
 
 def main(runs: Path, out: Path) -> None:
     """Write the picture."""
-    found = {run.config().method: run.summary() for run in find_runs(runs)}
+    found = {run.config.method: run.summary for run in find_runs(runs)}
     task = load_task("mini")
     with paper(), plt.rc_context(SANS):
         figure = plt.figure(figsize=(9.6, 3.9), layout="constrained")
@@ -32,7 +32,7 @@ def main(runs: Path, out: Path) -> None:
             _looks(figure.add_subplot(grid[row, 0]), domain)
             axes = figure.add_subplot(grid[row, 1])
             for place, method in enumerate(METHODS):
-                _bar(axes, len(METHODS) - place, method, found[method]["accuracy"][domain.name])
+                _bar(axes, len(METHODS) - place, method, found[method].accuracy[domain.name])
             axes.set(xlim=(0, 112), ylim=(0.4, len(METHODS) + 0.6), xticks=[], yticks=[])
             axes.spines[["top", "right", "bottom"]].set_visible(False)
             if row == 0:

@@ -27,7 +27,8 @@ from protolith.federation.engine import Engine, Job, Result
 from protolith.records import Broadcast, Record, Upload
 from protolith.runs import runner
 from protolith.runs.config import RunConfig, resolve
-from protolith.runs.directory import Metrics, RunDirectory
+from protolith.runs.directory import RunDirectory
+from protolith.runs.round import Round
 from protolith.runs.runner import Observer
 
 DOMAINS = ("pen", "photo", "print", "street")
@@ -82,12 +83,12 @@ class Memory(Observer):
         self.megabytes: list[float] = []
         self.began = time.monotonic()
 
-    def round_done(self, metrics: Metrics) -> None:
+    def round_done(self, done: Round) -> None:
         pages = int(Path("/proc/self/statm").read_text().split()[1])
         self.megabytes.append(pages * 4096 / 1e6)
         print(
-            f"round {metrics['round']}: {metrics['clients']} clients, {len(metrics['dropped'])} dropped, "
-            f"{len(metrics['rejected'])} rejected, {self.megabytes[-1]:.0f} MB, {time.monotonic() - self.began:.0f} s",
+            f"round {done.round}: {done.clients} clients, {len(done.dropped)} dropped, "
+            f"{len(done.rejected)} rejected, {self.megabytes[-1]:.0f} MB, {time.monotonic() - self.began:.0f} s",
             flush=True,
         )
 
@@ -130,16 +131,14 @@ def expected(config: RunConfig, bad: float) -> list[tuple[int, int]]:
 
 def faults(run: RunDirectory, wanted: list[tuple[int, int]], megabytes: list[float]) -> list[str]:
     """What is not as it should be."""
-    counted = [(len(line["dropped"]), len(line["rejected"])) for line in run.metrics()]
+    counted = [(len(line.dropped), len(line.rejected)) for line in run.metrics()]
     found = []
     if len(counted) != len(wanted) or not run.summary():
         found.append(f"{len(counted)} of {len(wanted)} rounds")
     found += [
         f"round {i + 1}: {a} instead of {b}" for i, (a, b) in enumerate(zip(counted, wanted, strict=False)) if a != b
     ]
-    unnamed = [
-        event for line in run.metrics() for event in line["rejected"] if not event["client"] or not event["reason"]
-    ]
+    unnamed = [event for line in run.metrics() for event in line.rejected if not event.client or not event.reason]
     if unnamed:
         found.append(f"{len(unnamed)} rejected uploads without a name or a reason")
     if len(megabytes) > SETTLED + 1 and megabytes[-1] > GROWTH * megabytes[SETTLED]:
@@ -167,7 +166,7 @@ def main() -> int:
         run = runner.start(config, Path(folder) / "run", memory)
         wanted = expected(run.config(), arguments.bad)
         wrong = faults(run, wanted, memory.megabytes)
-        reasons = {event["reason"].split("'")[-1].strip() for line in run.metrics() for event in line["rejected"]}
+        reasons = {event.reason.split("'")[-1].strip() for line in run.metrics() for event in line.rejected}
     result = {
         "clients": arguments.clients, "rounds": arguments.rounds, "method": arguments.method,
         "dropped": sum(dropped for dropped, _ in wanted), "rejected": sum(rejected for _, rejected in wanted),

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from packed_runs import unpack
 from scipy.stats import t as student
 
-from protolith.experiments.paper import Experiment, Reduction, directory_of, get_experiment, plan
-from protolith.runs.directory import RunDirectory
+from protolith.experiments.paper import Experiment, Reduction, get_experiment, plan, run_of
+from protolith.runs.result import Summary
+from protolith.runs.run import Run
 
 ROOT = Path(__file__).parents[1]
 MEASURED = ROOT / "results" / "measured"
@@ -47,13 +47,13 @@ Values = dict[str, float]
 class Seed:
     """What one seed of a row gave, and the runs that it comes from: several where each domain is left out in turn."""
 
-    runs: list[RunDirectory]
-    summaries: list[dict[str, Any]]
+    runs: list[Run]
+    summaries: list[Summary]
 
     @property
     def accuracy(self) -> Values:
         """Per cent by domain, and their mean."""
-        found = {name: value for summary in self.summaries for name, value in summary["accuracy"].items()}
+        found = {name: value for summary in self.summaries for name, value in summary.accuracy.items()}
         return {**found, "mean": statistics.fmean(found.values())}
 
     def value(self, column: str) -> float:
@@ -64,24 +64,27 @@ class Seed:
 
     def after(self, rounds: int) -> float:
         """The mean of the five rounds up to this one: what the run would have given, had it ended there."""
-        means = [line["mean"] for line in self.runs[0].metrics()]
+        means = [line.mean for line in self.runs[0].rounds if line.mean is not None]
         return statistics.fmean(means[rounds - 5 : rounds])
 
     @property
     def cross(self) -> Values:
         """FedCode's measures, where the clients' own models were tested."""
-        found = self.summaries[0].get("cross", {})
-        return {name.upper(): found[name] for name in ("lta", "gata", "gasa", "cprr") if name in found}
+        if (found := self.summaries[0].cross) is None:
+            return {}
+        means = {"LTA": found.lta, "GATA": found.gata, "GASA": found.gasa, "CPRR": found.cprr}
+        return {name: value for name, value in means.items() if value is not None}
 
     @property
     def seconds(self) -> list[float]:
         """Of its rounds."""
-        return [line["seconds"]["total"] for run in self.runs for line in run.metrics()]
+        return [line.seconds["total"] for run in self.runs for line in run.rounds]
 
     def megabytes(self, way: str) -> float:
         """What one client sends (up) or receives (down) in a round."""
         (run, *_), (summary, *_) = self.runs, self.summaries
-        return float(summary[f"bytes_{way}"] / sum(line["clients"] for line in run.metrics()) / 1e6)
+        sent = {"up": summary.bytes_up, "down": summary.bytes_down}[way]
+        return sent / sum(line.clients for line in run.rounds) / 1e6
 
 
 @dataclass(frozen=True)
@@ -155,8 +158,8 @@ def measured(name: str) -> Measured:
     for row in experiment.rows:
         for seed in experiment.seeds:
             mine = [job for job in jobs if job.variant == row and job.config.seed == seed]
-            found = [directory_of(job, runs()) for job in mine]
-            summaries = [summary for run in found if (summary := run.summary())]
+            found = [run_of(job, runs()) for job in mine]
+            summaries = [summary for run in found if (summary := run.finished)]
             if len(summaries) == len(mine):
                 rows.setdefault(row.name, {})[seed] = Seed(found, summaries)
             else:

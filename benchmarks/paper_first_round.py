@@ -15,6 +15,7 @@ from pathlib import Path
 from protolith.experiments.paper import Reduction, experiments, plan
 from protolith.experiments.sweep import job_name
 from protolith.runs import runner
+from protolith.runs.run import Run
 from protolith.runs.runner import Observer
 
 # One method stands for all rows of a comparison; of a study, each row is another setting of one method.
@@ -39,7 +40,7 @@ def main() -> int:
                 try:
                     if job_name(config) not in done:
                         run = runner.start(config, Path(folder) / job_name(config), Observer())
-                        done[job_name(config)] = (run.summary() or {})["mean"]
+                        done[job_name(config)] = Run(run.path).summary.mean
                     outcome = f"{config.method:<18} accuracy {done[job_name(config)]:.2f}"
                 except Exception as error:
                     failed += 1

@@ -19,6 +19,7 @@ import verdict_figure
 from measured_runs import BASE, MEASURED, ROOT, Measured, Values, ends, measured
 
 from protolith.experiments.printed import printed_table
+from protolith.runs.round import Round
 
 FIGURES = ROOT / "docs" / "images"
 PAGES = [ROOT / "README.md", ROOT / "docs" / "methods" / "strata.md"]  # that repeat a table, between two marks
@@ -239,17 +240,17 @@ def again(first: str, second: str, rounds: str) -> str:
 
 def at(name: str, row: str, number: str) -> str:
     """The mean over domains in one round, counted from 1."""
-    return f"{statistics.fmean(line['mean'] for line in _lines(name, row, number)):.1f}"
+    return f"{statistics.fmean(line.mean for line in _lines(name, row, number)):.1f}"
 
 
 def loss(name: str, row: str, term: str, number: str) -> str:
     """One term of the training loss in one round, counted from 1."""
-    return f"{statistics.fmean(line['loss'][term] for line in _lines(name, row, number)):.3g}"
+    return f"{statistics.fmean(line.loss[term] for line in _lines(name, row, number)):.3g}"
 
 
-def _lines(name: str, row: str, number: str) -> list[dict[str, Any]]:
-    """The metrics of one round, seed by seed."""
-    return [seed.runs[0].metrics()[int(number) - 1] for seed in measured(name).rows[row].values()]
+def _lines(name: str, row: str, number: str) -> list[Round]:
+    """One round, seed by seed."""
+    return [seed.runs[0].rounds[int(number) - 1] for seed in measured(name).rows[row].values()]
 
 
 def claimed(name: str, paper: str, row: str) -> str:
@@ -295,7 +296,7 @@ def cells() -> str:
         for row, seeds in found.rows.items():
             for number, seed in seeds.items():
                 for run, summary in zip(seed.runs, seed.summaries, strict=True):
-                    for column, value in {**summary["accuracy"], **seed.cross}.items():
+                    for column, value in {**summary.accuracy, **seed.cross}.items():
                         writer.writerow([path.stem, found.dataset, row, number, column, f"{value:.4f}", run.path.name])
     return out.getvalue()
 

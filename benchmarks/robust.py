@@ -17,7 +17,7 @@ from protolith.cli.sweep_progress import sweep_observer
 from protolith.experiments.sweep import Outcome, run_sweep
 from protolith.methods.registry import get_method
 from protolith.runs.config import RunConfig, resolve
-from protolith.runs.directory import RunDirectory
+from protolith.runs.run import Run
 
 METHODS = ("fedavg", "fpl", "i2pfl")
 ATTACKS: dict[str, dict[str, Any]] = {
@@ -88,8 +88,8 @@ def common(arguments: argparse.Namespace, seed: int) -> dict[str, Any]:
 
 def accuracies(configs: list[RunConfig], outcomes: list[Outcome]) -> list[float]:
     """The mean accuracy of each finished seed."""
-    summaries = [RunDirectory(o.path).summary() for o in outcomes if o.config in configs and o.state == "done"]
-    return [summary["mean"] for summary in summaries if summary]
+    summaries = [Run(o.path).finished for o in outcomes if o.config in configs and o.state == "done"]
+    return [summary.mean for summary in summaries if summary]
 
 
 def write_csv(path: Path, found: dict[Key, list[float]]) -> None:

@@ -48,7 +48,7 @@ def picture() -> str:
 
 def panel(title: str, found: Measured, top: int) -> list[str]:
     """One data set: its name, what FedAvg has, and a line for each method."""
-    seeds, rounds = len(found.experiment.seeds), len(next(iter(found.rows[BASE].values())).runs[0].metrics())
+    seeds, rounds = len(found.experiment.seeds), len(next(iter(found.rows[BASE].values())).runs[0].rounds)
     how = f"{rounds} rounds, {seeds} seed{'s' if seeds > 1 else ''}; FedAvg {statistics.fmean(found.of(BASE)):.1f} %"
     foot = top + HEAD + LINE * len(ROWS)
     parts = [text(8, top + 20, title, "title"), text(8, top + 35, how, "small")]
@@ -82,7 +82,7 @@ def axis(top: int) -> list[str]:
         text(across(points), top + 12, f"{points:+d}" if points else "0", "small mid")
         for points in range(LOWEST, HIGHEST + 1, 10)
     ]
-    rounds = len(next(iter(measured(LONGER).rows[BASE].values())).runs[0].metrics())
+    rounds = len(next(iter(measured(LONGER).rows[BASE].values())).runs[0].rounds)
     return [
         *numbers,
         text(across(5), top + 28, "gain over FedAvg, points; line: 95 % interval", "small mid"),

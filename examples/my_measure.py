@@ -36,5 +36,5 @@ pl.register_measure(Top3())
 if __name__ == "__main__":
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 10
     run = pl.fit("strata", "mini", config="demo", rounds=rounds, plugins=[__file__], measures=["top-3", "per-class"])
-    print("top-3 by domain:", run.summary["measures"]["top-3"]["domains"])
-    print(render(build_tables([run.directory], "top-3"), "text"))
+    print("top-3 by domain:", run.summary.measures["top-3"].domains)
+    print(render(build_tables([run], "top-3"), "text"))

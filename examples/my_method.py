@@ -71,4 +71,4 @@ if __name__ == "__main__":
         training={"lr": 0.02, "batch": 16, "epochs": 2},
     )
     print(run.table())
-    print("loss terms of the last round:", run.metrics[-1]["loss"])
+    print("loss terms of the last round:", run.rounds[-1].loss)

@@ -8,13 +8,14 @@ print(run.table())
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from protolith.api import Run, check, fit, load, resume
+    from protolith.api import RunInUse, check, fit, load, resume
     from protolith.data.spec import TaskSpec, read_task, register_task
     from protolith.data.tasks import load_task
     from protolith.errors import RunFailed, UserError
     from protolith.evaluation.measures import Measure, register_measure
     from protolith.methods.registry import Method, register_method
     from protolith.models import register_model
+    from protolith.runs.run import Run
 
 __version__ = "0.2.0.dev0"  # the one place: pyproject.toml reads it from here
 
@@ -23,6 +24,7 @@ __all__ = [
     "Method",
     "Run",
     "RunFailed",
+    "RunInUse",
     "TaskSpec",
     "UserError",
     "__version__",
@@ -41,8 +43,9 @@ __all__ = [
 _WHERE = {
     "Measure": "protolith.evaluation.measures",
     "Method": "protolith.methods.registry",
-    "Run": "protolith.api",
+    "Run": "protolith.runs.run",
     "RunFailed": "protolith.errors",
+    "RunInUse": "protolith.api",
     "TaskSpec": "protolith.data.spec",
     "UserError": "protolith.errors",
     "check": "protolith.api",

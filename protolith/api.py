@@ -2,17 +2,15 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from torch import nn
-
-from protolith.errors import UserError
 from protolith.experiments.presets import read_settings
 from protolith.experiments.render import render
 from protolith.experiments.table import build_tables
 from protolith.runs import runner
-from protolith.runs.config import RunConfig, merge, resolve
-from protolith.runs.directory import Metrics, RunDirectory
+from protolith.runs.config import merge, resolve
+from protolith.runs.directory import RunDirectory
+from protolith.runs.run import Run
 from protolith.runs.runner import Observer
 from protolith.use.baselines import Baselines, run_baselines
 from protolith.use.check import Check
@@ -21,61 +19,30 @@ from protolith.use.diagnose import Diagnosis, diagnose
 from protolith.use.familiarity import FALSE_ALARMS
 from protolith.use.own_run import unsaid
 from protolith.use.predict import Predictor
-from protolith.use.trained import open_network
 
 if TYPE_CHECKING:
     from protolith.use.export import Exported
 
 
-class Run:
-    """A run and what it produced."""
-
-    def __init__(self, directory: RunDirectory) -> None:
-        self.directory = directory
-
-    @property
-    def path(self) -> Path:
-        """Where everything is."""
-        return self.directory.path
-
-    @property
-    def config(self) -> RunConfig:
-        """The resolved configuration."""
-        return self.directory.config()
-
-    @property
-    def metrics(self) -> list[Metrics]:
-        """What came of each round."""
-        return self.directory.metrics()
-
-    @property
-    def summary(self) -> Metrics:
-        """The result: means of the last five rounds."""
-        summary = self.directory.summary()
-        if summary is None:
-            raise UserError(f"{self.path} is not finished: protolith.resume('{self.path}') goes on with it.")
-        return summary
+class RunInUse(Run):
+    """A run and everything that can be done with it."""
 
     def table(self, format: str = "text") -> str:
         """The result as a table: text, md, csv or latex."""
-        return render(build_tables([self.directory]), format)
-
-    def model(self) -> nn.Module:
-        """The trained global network, in evaluation mode."""
-        return open_network(self.directory).model
+        return render(build_tables([self]), format)
 
     def predictor(self, false_alarms: float = FALSE_ALARMS) -> Predictor:
         """The trained model in use: labels, confidence and familiarity of images or files.
 
         `for item in run.predictor().files(["photos/"]): print(item.file, item.label, item.unfamiliar)`
         """
-        return Predictor(self.directory, false_alarms)
+        return Predictor(self, false_alarms)
 
     def export(self, to: str, out: str | Path) -> "Exported":
         """Write the model as "onnx" or "safetensors", with a model card beside it."""
         from protolith.use.export import export  # torch's exporter takes seconds to import
 
-        return export(self.directory, to, Path(out))
+        return export(self, to, Path(out))
 
     def report(self, out: str | Path | None = None) -> Path:
         """Write the page that explains the run, and say where: by default `report.html` in its directory."""
@@ -83,16 +50,13 @@ class Run:
 
         return write_report([self.path], Path(out) if out is not None else self.path / "report.html")
 
-    def diagnose(self, unseen: "Sequence[Run]" = ()) -> Diagnosis:
+    def diagnose(self, unseen: Sequence[Run] = ()) -> Diagnosis:
         """Say which sites are hard and why, and from runs of protocol `unseen` what a new site could expect."""
-        return diagnose(self.directory, [run.directory for run in unseen])
+        return diagnose(self, unseen)
 
     def baselines(self, observer: Observer | None = None) -> Baselines:
         """Also train every site alone, FedAvg, and all data pooled; `.text()` says for each site what paid."""
-        return run_baselines(self.directory, observer or Observer())
-
-    def __repr__(self) -> str:
-        return f"Run('{self.path}')"
+        return run_baselines(self, observer or Observer())
 
 
 def fit(
@@ -101,10 +65,10 @@ def fit(
     *,
     config: str = "",
     out: str | Path | None = None,
-    protocol: str | dict[str, Any] = "",
+    protocol: str | dict[str, object] = "",
     observer: Observer | None = None,
-    **settings: Any,
-) -> Run:
+    **settings: object,
+) -> RunInUse:
     """Train with one method: FedAvg on `mini` if nothing else is said.
 
     On a folder or a manifest of your own, what you leave open is as `check` suggests: Strata, a size, rounds.
@@ -118,17 +82,17 @@ def fit(
     asked = merge(read_settings(config) if config else {}, {**named, **settings})
     resolved = resolve([unsaid(asked, observer.say), asked])
     path = Path(out) if out is not None else runner.free_directory(resolved, Path("runs"))
-    return Run(runner.start(resolved, path, observer))
+    return RunInUse(runner.start(resolved, path, observer).path)
 
 
-def resume(path: str | Path, observer: Observer | None = None) -> Run:
+def resume(path: str | Path, observer: Observer | None = None) -> RunInUse:
     """Go on with a run that was stopped or killed."""
-    return Run(runner.resume(Path(path), observer or Observer()))
+    return RunInUse(runner.resume(Path(path), observer or Observer()).path)
 
 
-def load(path: str | Path) -> Run:
+def load(path: str | Path) -> RunInUse:
     """Look at a run that exists."""
-    return Run(RunDirectory.open(Path(path)))
+    return RunInUse(RunDirectory.open(Path(path)).path)
 
 
 def check(path: str | Path) -> Check:

@@ -69,7 +69,7 @@ def under_prefix(prefix: str, record: Mapping[str, Tensor]) -> Record:
 
 
 def write(
-    path: Path, record: Mapping[str, Tensor], *, about: Mapping[str, Any] | None = None, sync: bool = False
+    path: Path, record: Mapping[str, Tensor], *, about: Mapping[str, object] | None = None, sync: bool = False
 ) -> None:
     """Write a record as safetensors: complete under its name, or not there at all.
 
@@ -82,7 +82,9 @@ def write(
             files.write_all(file, memoryview(tensor.reshape(-1).view(torch.uint8).numpy().data))
 
 
-def outline(record: Mapping[str, Tensor], about: Mapping[str, Any] | None = None) -> tuple[bytes, dict[str, int], int]:
+def outline(
+    record: Mapping[str, Tensor], about: Mapping[str, object] | None = None
+) -> tuple[bytes, dict[str, int], int]:
     """The beginning of a record's file, where each tensor begins in it, and how long it is; no number is looked at.
 
     For a file that is filled piece by piece: tensors on the `meta` device will do.
@@ -100,9 +102,9 @@ def _ordered(record: Mapping[str, Tensor]) -> list[tuple[str, Tensor]]:
     return sorted(record.items(), key=lambda item: (-item[1].element_size(), item[0]))
 
 
-def _header(tensors: list[tuple[str, Tensor]], about: Mapping[str, Any] | None) -> bytes:
+def _header(tensors: list[tuple[str, Tensor]], about: Mapping[str, object] | None) -> bytes:
     """The beginning of a safetensors file: the length of a JSON text, and the text, padded to whole words."""
-    entries: dict[str, Any] = {"__metadata__": {"about": json.dumps(about, sort_keys=True)}} if about else {}
+    entries: dict[str, object] = {"__metadata__": {"about": json.dumps(about, sort_keys=True)}} if about else {}
     start = 0
     for name, tensor in tensors:
         end = start + tensor.numel() * tensor.element_size()

@@ -17,9 +17,9 @@ def build(classes, width):
 
 def test_fit_resume_and_load(tiny, tmp_path):
     run = pl.fit(method="fedprox", out=tmp_path / "run", params={"mu": 0.1}, **tiny)
-    assert run.config.params == {"mu": 0.1} and len(run.metrics) == 3
+    assert run.config.params == {"mu": 0.1} and len(run.rounds) == 3
     assert "FedProx" in run.table() and "FedProx" in run.table("latex")
-    assert 0 <= run.summary["mean"] <= 100
+    assert 0 <= run.summary.mean <= 100
     logits = run.model()(torch.zeros(2, 3, 32, 32))
     assert logits.shape == (2, 10) and not run.model().training
     assert run.report() == run.path / "report.html" and "FedProx" in run.report().read_text()
@@ -35,7 +35,7 @@ def test_the_saved_model_has_the_accuracy_that_was_reported(tiny, tmp_path):
         with torch.inference_mode():
             predicted = model(to_input(domain.test.images, torch.device("cpu"))).argmax(1)
         accuracy = 100 * float((predicted == domain.test.labels).float().mean())
-        assert accuracy == pytest.approx(run.metrics[-1]["accuracy"][domain.name], abs=0.4)
+        assert accuracy == pytest.approx(run.rounds[-1].accuracy[domain.name], abs=0.4)
 
 
 def test_solo_has_no_global_model(tiny, tmp_path):

@@ -95,7 +95,7 @@ def test_bursts_last_and_hit_attackers_only():
 def result(path):
     lines = RunDirectory.open(path).metrics()
     model = (path / "model.safetensors").read_bytes()
-    return model, [{key: value for key, value in line.items() if key != "seconds"} for line in lines]
+    return model, [line.model_copy(update={"seconds": {}}) for line in lines]
 
 
 class Crash(BaseException):
@@ -104,7 +104,7 @@ class Crash(BaseException):
 
 class CrashAfterTwo(Observer):
     def round_done(self, metrics):
-        if metrics["round"] == 2:
+        if metrics.round == 2:
             raise Crash
 
 
@@ -124,10 +124,10 @@ def test_a_client_that_sends_nan_sits_out_also_after_a_crash(tiny, tmp_path):
     values = {**tiny, "rounds": 5, "attack": {"kind": "nan", "share": 0.25}}
     directory = runner.start(resolve([values]), tmp_path / "whole", Observer())
     summary, lines = directory.summary(), directory.metrics()
-    assert [len(line["rejected"]) for line in lines] == [1, 1, 1, 0, 0]
-    assert [line["clients"] for line in lines] == [4, 4, 4, 3, 3]
-    assert [line["sitting_out"] for line in lines] == [[], [], []] + [summary["attack"]["clients"]] * 2
-    assert summary["attack"]["kind"] == "nan" and len(summary["sitting_out"]) == 1 and summary["rejected"] == 3
+    assert [len(line.rejected) for line in lines] == [1, 1, 1, 0, 0]
+    assert [line.clients for line in lines] == [4, 4, 4, 3, 3]
+    assert [line.sitting_out for line in lines] == [(), (), ()] + [summary.attack.clients] * 2
+    assert summary.attack.kind == "nan" and len(summary.sitting_out) == 1 and summary.rejected == 3
     with pytest.raises(Crash):
         runner.start(resolve([values]), tmp_path / "crashed", CrashAfterTwo())
     runner.resume(tmp_path / "crashed", Observer(), workers=2)

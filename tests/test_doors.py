@@ -138,15 +138,15 @@ def alone(place):
 
 def assert_same(one, other):
     assert (one.path / "model.safetensors").read_bytes() == (other.path / "model.safetensors").read_bytes()
-    assert one.summary()["measures"] == other.summary()["measures"]
-    assert [line["accuracy"] for line in one.metrics()] == [line["accuracy"] for line in other.metrics()]
+    assert one.summary().measures == other.summary().measures
+    assert [line.accuracy for line in one.metrics()] == [line.accuracy for line in other.metrics()]
 
 
 def test_an_installed_package_opens_all_four_doors_also_for_workers(place, alone):
     done = called(place, *RUN, "--workers", 2, "--out", "workers")
     assert done.returncode == 0, done.stderr
     assert_same(RunDirectory.open(place / "workers"), alone)
-    assert 0 <= alone.summary()["measures"]["outer-measure"]["mean"] <= 100
+    assert 0 <= alone.summary().to_json()["measures"]["outer-measure"]["mean"] <= 100
     assert "outer-method" in called(place, "methods").stdout and "outer-task" in called(place, "tasks").stdout
 
 

@@ -34,7 +34,7 @@ def one(data: bytes) -> None:
         pass
     FOLDER.mkdir(exist_ok=True)
     run = RunDirectory(RUN)
-    assert all(isinstance(line["round"], int) for line in run.metrics())
+    assert all(isinstance(line.round, int) for line in run.metrics())
     assert isinstance(run.holder(), str)
     with contextlib.suppress(UserError):
         run.summary()

@@ -25,6 +25,7 @@ from protolith.methods.averaging import RecordMean
 from protolith.models import build_model
 from protolith.runs import runner
 from protolith.runs.config import resolve
+from protolith.runs.round import Round
 from protolith.runs.runner import Observer
 
 MODELS: dict[str, dict[str, Any]] = {
@@ -56,8 +57,8 @@ class Looks(Observer):
         self.driver = self.others = 0.0
         self.processes = 0
 
-    def round_done(self, metrics: dict[str, Any]) -> None:
-        if metrics["round"] == 3:
+    def round_done(self, done: Round) -> None:
+        if done.round == 3:
             helpers = descendants(os.getpid())
             self.processes = len(helpers)
             self.driver, self.others = memory(os.getpid()), sum(map(memory, helpers))
@@ -78,7 +79,7 @@ def one_run(engine: str, model: str, rounds: int) -> dict[str, float]:
     looks = Looks()
     with tempfile.TemporaryDirectory() as folder:
         run = runner.start(resolve([settings]), Path(folder) / "run", looks)
-        times = [entry["seconds"]["train"] for entry in run.metrics()]
+        times = [entry.seconds["train"] for entry in run.metrics()]
     return result(times, looks)
 
 
@@ -113,7 +114,7 @@ def one_simulation(model: str, rounds: int) -> dict[str, float]:
             assert mean.weight == CLIENTS
             weights = mean.mean()
             times.append(time.perf_counter() - began)
-            looks.round_done({"round": round_ + 1})
+            looks.round_done(Round(round=round_ + 1))
 
     run_simulation(server, client, CLIENTS, backend_config={"client_resources": {"num_cpus": 1, "num_gpus": 0.0}})
     assert len(times) == rounds

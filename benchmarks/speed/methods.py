@@ -11,7 +11,7 @@ from benchmarks.speed.parts import Line, Size, line
 from protolith.methods.registry import all_methods
 from protolith.runs import runner
 from protolith.runs.config import resolve
-from protolith.runs.directory import Metrics
+from protolith.runs.round import Round
 from protolith.runs.runner import Observer
 
 ROUNDS = 3
@@ -54,9 +54,9 @@ class AfterFirst(Observer):
         self.counter = counter
         self.operations = 0
 
-    def round_done(self, metrics: Metrics) -> None:
+    def round_done(self, done: Round) -> None:
         """Look at the counter."""
-        if metrics["round"] == 1:
+        if done.round == 1:
             self.operations = self.counter.get_total_flops()
 
 
@@ -78,4 +78,4 @@ def _rounds(name: str, observer: Observer) -> list[float]:
     )
     with tempfile.TemporaryDirectory() as folder:
         run = runner.start(config, Path(folder) / "run", observer)
-        return [entry["seconds"]["train"] + entry["seconds"]["evaluate"] for entry in run.metrics()]
+        return [entry.seconds["train"] + entry.seconds["evaluate"] for entry in run.metrics()]

@@ -171,7 +171,7 @@ def our_round(config: RunConfig) -> float:
     """Seconds of the fastest round after the first, in which the workers start."""
     with tempfile.TemporaryDirectory() as folder:
         run = runner.start(config, Path(folder) / "run", Observer())
-        return float(min(entry["seconds"]["total"] for entry in run.metrics()[1:]))
+        return float(min(entry.seconds["total"] for entry in run.metrics()[1:]))
 
 
 # (d): FPL against loops over samples, MOON against three recorded passes
@@ -268,7 +268,7 @@ def trivial_run(clients: int, model: Tree, method: str = "bench-trivial") -> dic
     )
     with tempfile.TemporaryDirectory() as folder:
         run = runner.start(config, Path(folder) / "run", Observer())
-        spent = [entry["seconds"] for entry in run.metrics()[1:]]
+        spent = [entry.seconds for entry in run.metrics()[1:]]
     medians = {name: Timing.of([entry[name] for entry in spent]).median for name in ("train", "checkpoint")}
     return {"seconds": medians["train"], "checkpoint": medians["checkpoint"], "megabytes": peak_megabytes()}
 

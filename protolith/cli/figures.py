@@ -24,6 +24,6 @@ def figure(
     runs = [run for directory in directories for run in find_runs(directory)]
     chosen = None if domains is None else [name.strip() for name in domains.split(",") if name.strip()]
     written = figure_of(runs, kind, out, domains=chosen, limit=limit, colour=colour)
-    if unfinished := sum(run.summary() is None for run in runs):
+    if unfinished := sum(run.finished is None for run in runs):
         print(f"{unfinished} run(s) not finished and left out", file=sys.stderr)
     print("\n".join(str(path) for path in written))

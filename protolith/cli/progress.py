@@ -10,7 +10,9 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from protolith.runs.config import RunConfig
-from protolith.runs.directory import Metrics, RunDirectory
+from protolith.runs.directory import RunDirectory
+from protolith.runs.result import Summary
+from protolith.runs.round import Round
 from protolith.runs.runner import Observer
 
 BARS = "▁▂▃▄▅▆▇█"
@@ -37,11 +39,10 @@ class Lines(Observer):
             f"rounds {first_round + 1} to {config.rounds} with {workers} {whose}, in {directory.path}"
         )
 
-    def round_done(self, metrics: Metrics) -> None:
+    def round_done(self, done: Round) -> None:
         """Print a round."""
-        done = metrics["round"]
-        left = (time.perf_counter() - self.began) / (done - self.first) * (self.rounds - done)
-        self.say(f"round {done}/{self.rounds}  {describe(metrics)}  {left:.0f} s left")
+        left = (time.perf_counter() - self.began) / (done.round - self.first) * (self.rounds - done.round)
+        self.say(f"round {done.round}/{self.rounds}  {describe(done)}  {left:.0f} s left")
 
 
 class Live(Lines):
@@ -68,14 +69,13 @@ class Live(Lines):
         self.line = self.bar.add_task("training", total=config.rounds, completed=first_round, text="")
         self.bar.start()
 
-    def round_done(self, metrics: Metrics) -> None:
+    def round_done(self, done: Round) -> None:
         """Move the bar."""
         if self.line is not None:
-            done = metrics["round"]
-            text = f"accuracy {metrics['mean']:.2f}{untested(metrics)}" if "mean" in metrics else ""
-            self.bar.update(self.line, completed=done, description=f"round {done}/{self.rounds}", text=text)
+            text = f"accuracy {done.mean:.2f}{untested(done)}" if done.mean is not None else ""
+            self.bar.update(self.line, completed=done.round, description=f"round {done.round}/{self.rounds}", text=text)
 
-    def finished(self, summary: Metrics) -> None:
+    def finished(self, summary: Summary) -> None:
         """Take the bar away."""
         self.close()
 
@@ -84,22 +84,21 @@ class Live(Lines):
         self.bar.stop()
 
 
-def describe(metrics: Metrics) -> str:
+def describe(done: Round) -> str:
     """A round in one line."""
     parts = []
-    if "mean" in metrics:
-        parts.append(f"accuracy {metrics['mean']:.2f}{untested(metrics)}")
-        parts.append("(" + " ".join(f"{name} {value:.1f}" for name, value in metrics["accuracy"].items()) + ")")
-    parts.append("loss " + " ".join(f"{name} {value:.3f}" for name, value in metrics["loss"].items()))
-    if metrics["rejected"]:
-        parts.append(f"{len(metrics['rejected'])} rejected")
+    if done.mean is not None:
+        parts.append(f"accuracy {done.mean:.2f}{untested(done)}")
+        parts.append("(" + " ".join(f"{name} {value:.1f}" for name, value in done.accuracy.items()) + ")")
+    parts.append("loss " + " ".join(f"{name} {value:.3f}" for name, value in done.loss.items()))
+    if done.rejected:
+        parts.append(f"{len(done.rejected)} rejected")
     return " ".join(parts)
 
 
-def untested(metrics: Metrics) -> str:
+def untested(done: Round) -> str:
     """Which sites a round's mean is without."""
-    away = [one["site"] for one in metrics.get("missing", []) if one["phase"] == "test"]
-    return f" without {', '.join(away)}" if away else ""
+    return f" without {', '.join(done.untested)}" if done.untested else ""
 
 
 def sparkline(values: Sequence[float | None], width: int = 60) -> str:

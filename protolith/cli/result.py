@@ -13,17 +13,17 @@ from protolith.experiments.render import render
 from protolith.experiments.sweep import Outcome, log_file
 from protolith.experiments.table import build_tables
 from protolith.runs.attendance import with_whole_means
-from protolith.runs.directory import RunDirectory
+from protolith.runs.directory import MODEL
+from protolith.runs.run import Run
 from protolith.runs.runner import Observer
 from protolith.use.text import predict_line
-from protolith.use.trained import MODEL
 
 
 def show_all(outcomes: Sequence[Outcome], as_json: bool) -> None:
     """Print what is done as one table."""
-    runs = [RunDirectory(outcome.path) for outcome in outcomes]
+    runs = [Run(outcome.path) for outcome in outcomes]
     if as_json:
-        print_json([run.summary() for run in runs if run.summary()])
+        print_json([run.finished.to_json() for run in runs if run.finished])
     elif any(outcome.state == "done" for outcome in outcomes):
         print(render(build_tables(runs), "text"), end="")
 
@@ -40,26 +40,26 @@ def name_failed(outcomes: Sequence[Outcome]) -> None:
         raise typer.Exit(1)
 
 
-def show(directory: RunDirectory, as_json: bool, page: Path | None = None) -> None:
+def show(run: Run, as_json: bool, page: Path | None = None) -> None:
     """Print a run's result."""
     if as_json:
-        print_json(directory.summary())
+        print_json(run.summary.to_json())
     else:
-        print(render(build_tables([directory]), "text"), end="")
-        print(f"accuracy by round  {_by_round(directory)}")
-        print(f"everything is in {directory.path}")
-        print("; ".join([where_to_look(directory.path, page), *_next(directory)]))
+        print(render(build_tables([run]), "text"), end="")
+        print(f"accuracy by round  {_by_round(run)}")
+        print(f"everything is in {run.path}")
+        print("; ".join([where_to_look(run.path, page), *_next(run)]))
 
 
-def _next(directory: RunDirectory) -> list[str]:
+def _next(run: Run) -> list[str]:
     """What is done with a model for images of one's own, as `protolith data check` says too."""
-    is_own = directory.config().task not in all_tasks() and (directory.path / MODEL).is_file()
-    return [f"next: {predict_line(directory.path)}"] if is_own else []
+    is_own = run.config.task not in all_tasks() and (run.path / MODEL).is_file()
+    return [f"next: {predict_line(run.path)}"] if is_own else []
 
 
-def _by_round(directory: RunDirectory) -> str:
+def _by_round(run: Run) -> str:
     """The mean of each tested round as a line of bars, over all sites or not at all."""
-    means = [line.get("mean") for line in with_whole_means(directory.metrics()) if "accuracy" in line]
+    means = [line.mean for line in with_whole_means(run.rounds) if line.tested]
     gaps = " (a gap: a round in which not all sites were tested)" if None in means else ""
     return f"{sparkline(means)}{gaps}"
 

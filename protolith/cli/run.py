@@ -41,7 +41,7 @@ from protolith.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from protolith.runs.directory import RunDirectory
+    from protolith.runs.run import Run
     from protolith.runs.runner import Observer
     from protolith.use.baselines import Baselines
 
@@ -82,6 +82,7 @@ def run(
     from protolith.flower import submit
     from protolith.flower.plan import Deployment
     from protolith.runs import runner
+    from protolith.runs.run import Run
 
     if report:
         need("--report", "report")
@@ -97,23 +98,23 @@ def run(
         resolved = request.resolved(request.given(config, flags, set_ or [], at_sites), watcher.say)
         place = out or runner.free_directory(resolved, Path("runs"))
         try:
-            directory = submit.start(resolved, place, watcher)
-            compared = _baselines(directory, watcher) if with_baselines else None
+            done = Run(submit.start(resolved, place, watcher).path)
+            compared = _baselines(done, watcher) if with_baselines else None
         finally:
             watcher.close()
-        page = result.write_page(directory.path) if report else None
+        page = result.write_page(done.path) if report else None
     if compared and json:
-        print_json({**(directory.summary() or {}), "baselines": compared.plain()})
+        print_json({**done.summary.to_json(), "baselines": compared.plain()})
         return
-    result.show(directory, json, page)
+    result.show(done, json, page)
     if compared:
         print(compared.text())
 
 
-def _baselines(directory: "RunDirectory", watcher: "Observer") -> "Baselines":
+def _baselines(run: "Run", watcher: "Observer") -> "Baselines":
     from protolith.use.baselines import run_baselines
 
-    return run_baselines(directory, watcher)
+    return run_baselines(run, watcher)
 
 
 def resume(
@@ -127,11 +128,12 @@ def resume(
     from protolith.cli import result
     from protolith.cli.progress import observer
     from protolith.flower import submit
+    from protolith.runs.run import Run
 
     with redirect_stdout(sys.stderr):
         watcher = result.tracked(observer(), track)
         try:
-            done = submit.resume(directory, watcher, workers, deployment)
+            done = Run(submit.resume(directory, watcher, workers, deployment).path)
         finally:
             watcher.close()
     result.show(done, json)

@@ -104,7 +104,11 @@ def _encode(path: Path, task: Task, backbone: Backbone, part: Part, views: Views
             if name.endswith("/labels") and len(tensor):
                 growing.put(0, {name: tensor})
         for block, pictures, colours in _ahead(todo, views):
-            features = made.encoded(block, pictures)
+            try:
+                features = made.encoded(block, pictures)
+            except UserError:  # it can never be complete
+                growing.discard()
+                raise
             growing.put(block.start, {f"{block.prefix}/images": features, f"{block.prefix}/colours": colours})
             meter.add(pictures.shape[0] * pictures.shape[1])
     growing.finish()

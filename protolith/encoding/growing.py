@@ -67,7 +67,7 @@ class Growing:
                 pieces.append((start, len(content)))
                 checksum = zlib.crc32(content, checksum)
         with self.journal.open("ab") as journal:
-            journal.write(json.dumps([pieces, checksum]).encode() + b"\n")
+            journal.write(b"\n" + json.dumps([pieces, checksum]).encode())  # after what a killed process left half
         self.done.add(pieces[0][0])
 
     def finish(self) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Protocol
 
 from protolith.data.protocols import TestSet
 from protolith.evaluation.measures import ACCURACY, Counts, Measure, added, results
@@ -80,7 +80,7 @@ def is_home(test: TestSet, client: int, client_domains: Mapping[int, str]) -> bo
     return client_domains[client] == test.domain and test.owner in (None, client)
 
 
-def of_global(measures: Sequence[Measure], tests: Sequence[TestSet], counts: Mapping[str, Counts]) -> dict[str, Any]:
+def of_global(measures: Sequence[Measure], tests: Sequence[TestSet], counts: Mapping[str, Counts]) -> dict[str, object]:
     """What a round's line says of the global model: every measure by domain, their mean, and by images."""
     held = [counts[test.name] for test in tests if test.name in counts]
     return _described(measures, held, lambda measure: domain_means(tests, results(measure, counts)))
@@ -91,7 +91,7 @@ def of_clients(
     tests: Sequence[TestSet],
     client_domains: Mapping[int, str],
     counts: Mapping[int, Mapping[str, Counts]],
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """What a round's line says of the clients' own models, each at home."""
     held = [
         own[test.name]
@@ -109,9 +109,9 @@ def of_clients(
 
 def _described(
     measures: Sequence[Measure], held: Sequence[Counts], by_domain: Callable[[Measure], dict[str, float]]
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Accuracy under its own names, as in every round's line; other measures beside it."""
-    found: dict[str, dict[str, Any]] = {}
+    found: dict[str, dict[str, object]] = {}
     total = added(held)
     for measure in measures:
         domains, whole = by_domain(measure), total.get(measure.name)
@@ -136,11 +136,31 @@ def spread(accuracy: Mapping[str, float]) -> float:
     return max(accuracy.values()) - min(accuracy.values())
 
 
-def reached(lines: Sequence[Mapping[str, Any]], target: float) -> tuple[int, int] | None:
+class Progress(Protocol):
+    """What a round has come to, and what it cost."""
+
+    @property
+    def round(self) -> int:
+        """Its number."""
+
+    @property
+    def mean(self) -> float | None:
+        """The mean accuracy, where it was tested."""
+
+    @property
+    def bytes_down(self) -> int:
+        """Bytes that were sent to the clients."""
+
+    @property
+    def bytes_up(self) -> int:
+        """Bytes that the clients sent."""
+
+
+def reached(lines: Sequence[Progress], target: float) -> tuple[int, int] | None:
     """After how many rounds, and bytes down and up, the mean accuracy was at least the target for the first time."""
     sent = 0
     for line in lines:
-        sent += line["bytes_down"] + line["bytes_up"]
-        if line.get("mean", -1.0) >= target:
-            return line["round"], sent
+        sent += line.bytes_down + line.bytes_up
+        if line.mean is not None and line.mean >= target:
+            return line.round, sent
     return None

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,7 +19,7 @@ class CrossDomain:
     gasa: float  # global average source accuracy: models on the clients of their own domain, their own included
     cprr: float | None  # cross-domain performance retention ratio: 100 GATA / GASA
 
-    def as_metrics(self) -> dict[str, Any]:
+    def as_metrics(self) -> dict[str, object]:
         """The measures by name."""
         return {"lta": self.lta, "ata": self.ata, "gata": self.gata, "gasa": self.gasa, "cprr": self.cprr}
 

@@ -175,7 +175,7 @@ def added(parts: Iterable[Counts]) -> Counts:
     return {name: {key: value.cpu() for key, value in counts.items()} for name, counts in total.items()}
 
 
-def to_plain(counts: Counts) -> dict[str, dict[str, Any]]:
+def to_plain(counts: Counts) -> dict[str, dict[str, object]]:
     """Counts as plain numbers and lists, for a message or a file."""
     return {name: {key: value.tolist() for key, value in part.items()} for name, part in counts.items()}
 
@@ -195,7 +195,7 @@ def from_plain(values: Any, measures: Iterable[Measure], classes: int, images: i
     return found
 
 
-def _tensor(value: Any, spec: Spec) -> Tensor:
+def _tensor(value: object, spec: Spec) -> Tensor:
     """A tensor of the kind that is expected; a float is no whole number, and a bool is neither."""
     kind = torch.tensor(value).dtype
     if spec.dtype.is_floating_point != kind.is_floating_point or kind == torch.bool:

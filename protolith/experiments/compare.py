@@ -9,7 +9,7 @@ from protolith.experiments.sweep import PLACE
 from protolith.methods.registry import get_method, method_names
 from protolith.runs.config import RunConfig
 from protolith.runs.defaults import options_for
-from protolith.runs.directory import RunDirectory
+from protolith.runs.run import Run
 
 # What makes no variant of a method: the seed, where and how it was run, and what was kept of it.
 ALIKE = {*PLACE, "seed", "plugins", "evaluate_every", "keep_models"}
@@ -20,16 +20,16 @@ WRITTEN = {
     "input",
 }  # of a backbone: they follow from its name, or `_weights` tells them apart
 
-Group = dict[str, list[RunDirectory]]  # method or variant -> its runs, one for each seed
-Member = tuple[RunDirectory, RunConfig]
+Group = dict[str, list[Run]]  # method or variant -> its runs, one for each seed
+Member = tuple[Run, RunConfig]
 
 
-def group_runs(runs: Iterable[RunDirectory]) -> dict[str, Group]:
+def group_runs(runs: Iterable[Run]) -> dict[str, Group]:
     """Arrange runs as {task and protocol: {method or variant: its runs by seed}}.
 
     Runs of a method that differ in more than the seed stand apart, labelled by the settings in which they differ.
     """
-    members = [(run, run.config()) for run in {run.path.resolve(): run for run in runs}.values()]
+    members = [(run, run.config) for run in {run.path.resolve(): run for run in runs}.values()]
     tasks = {config.task for _, config in members}
     kinds: dict[str, dict[str, list[Member]]] = {}
     for run, config in members:
@@ -56,7 +56,7 @@ def _variants(members: Sequence[Member]) -> Group:
     options = [_options(config) | code | weights for (_, config), code, weights in apart]
     keys = list(dict.fromkeys(key for found in options for key in found))
     differing = [key for key in keys if any(found.get(key) != options[0].get(key) for found in options)]
-    variants: dict[str, dict[int, RunDirectory]] = {}
+    variants: dict[str, dict[int, Run]] = {}
     for (run, config), found in sorted(
         zip(members, options, strict=True), key=lambda pair: [_order(pair[1].get(key)) for key in differing]
     ):
@@ -67,8 +67,8 @@ def _variants(members: Sequence[Member]) -> Group:
 
 def _codes(members: Sequence[Member]) -> list[dict[str, str]]:
     """The content of each run's plug-ins, as far as it tells runs apart; one under way has not said it yet."""
-    summaries = [(run.summary() if config.plugins else None) or {} for run, config in members]
-    codes: list[dict[str, str]] = [summary.get("plugins", {}) for summary in summaries]
+    summaries = [run.finished if config.plugins else None for run, config in members]
+    codes = [summary.plugins if summary else {} for summary in summaries]
     held = {name: {code[name] for code in codes if name in code} for code in codes for name in code}
     return [{name: digest for name, digest in code.items() if len(held[name]) > 1} for code in codes]
 
@@ -80,7 +80,7 @@ def _weights(members: Sequence[Member]) -> list[dict[str, str]]:
     return [{"weights": model.sha256[:12]} if len(held[model.name]) > 1 else {} for model in models]
 
 
-def _title_and_defaults(config: RunConfig) -> tuple[str, dict[str, Any]]:
+def _title_and_defaults(config: RunConfig) -> tuple[str, dict[str, object]]:
     """A method's title, and its own options as they are when nobody asks for anything else."""
     if config.method not in method_names():  # a plug-in that is not at hand
         return config.method, {}
@@ -89,9 +89,9 @@ def _title_and_defaults(config: RunConfig) -> tuple[str, dict[str, Any]]:
     return method.title, {**usual, **method.settings.get("training", {})}
 
 
-def _options(config: RunConfig) -> dict[str, Any]:
+def _options(config: RunConfig) -> dict[str, object]:
     """The settings that can change a result, by their names; by short ones where only one setting has it."""
-    full: dict[tuple[str, str], Any] = {}
+    full: dict[tuple[str, str], object] = {}
     left_out: dict[str, Any] = {**dict.fromkeys(ALIKE, True), "model": WRITTEN}
     for section, value in config.model_dump(mode="json", exclude=left_out).items():
         for name, inner in value.items() if isinstance(value, dict) else [("", value)]:
@@ -105,6 +105,6 @@ def _options(config: RunConfig) -> dict[str, Any]:
     }
 
 
-def _order(value: Any) -> tuple[int, float, str]:
+def _order(value: object) -> tuple[int, float, str]:
     """Numbers by size, then everything else as text."""
     return (0, float(value), "") if isinstance(value, int | float) else (1, 0.0, str(value))

@@ -15,7 +15,6 @@ import time
 import traceback
 from pathlib import Path
 
-from protolith.data.tasks import load_task
 from protolith.errors import DiskRefused, Interrupted, RunFailed, UserError
 from protolith.experiments.sweep import BY_CONTENT, DISK, PLACE, STOPPED, job_name, write_failure
 from protolith.federation.local_update import Workplace
@@ -23,7 +22,10 @@ from protolith.files import refusal, write_text
 from protolith.methods.registry import load_plugin
 from protolith.runs import runner
 from protolith.runs.config import RunConfig, complete_for, to_toml, validated
-from protolith.runs.directory import Metrics, RunDirectory
+from protolith.runs.directory import RunDirectory
+from protolith.runs.result import Summary
+from protolith.runs.round import Round
+from protolith.runs.run import task_of
 from protolith.runs.runner import Observer
 
 
@@ -42,15 +44,15 @@ class JobLog(Observer):
         self.rounds = config.rounds
         self.say(f"rounds {first_round + 1} to {config.rounds} with {workers} worker(s), process {os.getpid()}")
 
-    def round_done(self, metrics: Metrics) -> None:
+    def round_done(self, done: Round) -> None:
         """Write what came of a round."""
-        accuracy = f", accuracy {metrics['mean']:.2f}" if metrics.get("mean") is not None else ""
-        rejected = f", {len(metrics['rejected'])} rejected" if metrics["rejected"] else ""
-        self.say(f"round {metrics['round']}/{self.rounds}{accuracy}{rejected}, {metrics['seconds']['total']:.1f} s")
+        accuracy = f", accuracy {done.mean:.2f}" if done.mean is not None else ""
+        rejected = f", {len(done.rejected)} rejected" if done.rejected else ""
+        self.say(f"round {done.round}/{self.rounds}{accuracy}{rejected}, {done.seconds['total']:.1f} s")
 
-    def finished(self, summary: Metrics) -> None:
+    def finished(self, summary: Summary) -> None:
         """Write the result."""
-        self.say(f"done: accuracy {summary['mean']:.2f}, {summary['rule']}")
+        self.say(f"done: accuracy {summary.mean:.2f}, {summary.rule}")
 
 
 def execute(config: RunConfig, path: Path, workers: int, log: JobLog) -> int:
@@ -96,10 +98,7 @@ def _settled(config: RunConfig, path: Path, log: JobLog) -> RunDirectory:
 
 
 def _created(config: RunConfig, path: Path, log: JobLog) -> RunDirectory:
-    data = Path(config.data) if config.data else None
-    task = load_task(
-        config.task, data=data, size=config.size, progress=log.say, skip_bad=config.skip_bad, fit=config.model.fit
-    )
+    task = task_of(config, log.say)
     config = complete_for(config, task)
     Workplace(config, task)  # refuses what cannot work before anything is written
     return RunDirectory.create(path, config)

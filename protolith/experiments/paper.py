@@ -16,11 +16,12 @@ from protolith.data.spec import all_tasks
 from protolith.errors import UserError, unknown
 from protolith.experiments.printed import printed_table
 from protolith.experiments.sweep import job_path
-from protolith.experiments.table import Summary, Table, TableRow, columns_of, footer, header, values_of
+from protolith.experiments.table import Table, TableRow, columns_of, footer, header, values_of
 from protolith.methods.registry import get_method
 from protolith.runs.config import RunConfig, merge, parse_set, read_toml, resolve, validated
 from protolith.runs.defaults import Tree
-from protolith.runs.directory import RunDirectory
+from protolith.runs.result import Summary
+from protolith.runs.run import Run
 
 PAPERS = ("FPL", "I2PFL", "FedAPC", "FedCode")
 # Which columns each metric shows, in the papers' order; None: whatever the runs have.
@@ -201,7 +202,7 @@ def tables(experiment: Experiment, reduction: Reduction, planned: Sequence[Plann
     found = []
     for dataset in dict.fromkeys(job.dataset for job in planned):
         jobs = [job for job in planned if job.dataset == dataset]
-        done = [(job, run, summary) for job in jobs if (summary := (run := directory_of(job, out)).summary())]
+        done = [(job, run, summary) for job in jobs if (summary := (run := run_of(job, out)).finished)]
         if done:
             found.append(_table(experiment, reduction, dataset, done, len(jobs)))
     if found:
@@ -209,12 +210,12 @@ def tables(experiment: Experiment, reduction: Reduction, planned: Sequence[Plann
     return found
 
 
-def directory_of(job: Planned, out: Path) -> RunDirectory:
-    """Where a run of an experiment is."""
-    return RunDirectory(job_path(job.config, out))
+def run_of(job: Planned, out: Path) -> Run:
+    """The run of a part of an experiment, wherever it stands."""
+    return Run(job_path(job.config, out))
 
 
-Done = list[tuple[Planned, RunDirectory, Summary]]
+Done = list[tuple[Planned, Run, Summary]]
 
 
 def _table(experiment: Experiment, reduction: Reduction, dataset: str, done: Done, asked: int) -> Table:
@@ -242,7 +243,7 @@ def _row(experiment: Experiment, name: str, done: Done) -> TableRow:
     return row
 
 
-def _values(experiment: Experiment, runs: Sequence[tuple[RunDirectory, Summary]]) -> Mapping[str, float | None]:
+def _values(experiment: Experiment, runs: Sequence[tuple[Run, Summary]]) -> Mapping[str, float | None]:
     """The columns of one seed: of its only run, or of one run for each unseen domain."""
     wanted = METRICS[experiment.metric]
     if wanted is not None:
@@ -252,5 +253,5 @@ def _values(experiment: Experiment, runs: Sequence[tuple[RunDirectory, Summary]]
         return {name: values[name] for name in ordered}
     accuracy: dict[str, float] = {}
     for _, summary in runs:
-        accuracy |= summary["accuracy"]
+        accuracy |= summary.accuracy
     return {**accuracy, "mean": sum(accuracy.values()) / len(accuracy)}

@@ -22,6 +22,7 @@ from protolith.methods.base import Training
 from protolith.methods.registry import get_method, plugin_digest
 from protolith.runs.config import RunConfig
 from protolith.runs.directory import RunDirectory
+from protolith.runs.run import Run
 from protolith.runs.runner import refuse_absent_device
 
 State = Literal["new", "running", "stopped", "failed", "done"]
@@ -57,7 +58,7 @@ def job_path(config: RunConfig, out: Path) -> Path:
     path = out / job_name(config)
     if not (path / "config.toml").exists():
         return path
-    now, then = _settings(config), _settings(RunDirectory(path).config())
+    now, then = _settings(config), _settings(Run(path).config)
     for name, value in now.items():
         if then.get(name) != value:
             sentence = f"{path} was run with {name} = {json.dumps(then.get(name))}, the default then; it is"
@@ -65,7 +66,7 @@ def job_path(config: RunConfig, out: Path) -> Path:
     return path
 
 
-def _dumped(config: RunConfig, exclude_defaults: bool = False) -> dict[str, Any]:
+def _dumped(config: RunConfig, exclude_defaults: bool = False) -> dict[str, object]:
     """Everything that could give another result, the method's options among it."""
     method = get_method(config.method)
     params = method.params.model_validate(config.params)
@@ -84,9 +85,9 @@ def with_old_names(settings: dict[str, Any], config: RunConfig, usual: Mapping[s
     return {**others, **({"training": training} if training else {}), "params": {**settings["params"], **moved}}
 
 
-def _settings(config: RunConfig) -> dict[str, Any]:
+def _settings(config: RunConfig) -> dict[str, object]:
     """The same by dotted name, but for what the task fills in and what the name of the job tells already."""
-    found: dict[str, Any] = {}
+    found: dict[str, object] = {}
     for section, value in _dumped(config).items():
         found |= {f"{section}.{name}": v for name, v in value.items()} if isinstance(value, dict) else {section: value}
     return {name: value for name, value in found.items() if name not in (*FILLED_IN, *BY_CONTENT)}
@@ -94,7 +95,7 @@ def _settings(config: RunConfig) -> dict[str, Any]:
 
 def state(path: Path) -> State:
     """How far the job in a directory is."""
-    if RunDirectory(path).summary() is not None:
+    if Run(path).finished is not None:
         return "done"
     if RunDirectory(path).is_locked():
         return "running"
@@ -183,8 +184,8 @@ class SweepJob:
 
     def look(self) -> None:
         """Count the rounds that are done; the file is read only when it has changed."""
-        if self.state == "done" and (summary := RunDirectory(self.path).summary()):
-            self.rounds, self.accuracy = self.config.rounds, summary["mean"]
+        if self.state == "done" and (summary := Run(self.path).finished):
+            self.rounds, self.accuracy = self.config.rounds, summary.mean
             return
         file = self.path / "metrics.jsonl"
         with contextlib.suppress(OSError, ValueError):

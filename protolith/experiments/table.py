@@ -4,7 +4,6 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from protolith.data.spec import all_tasks
 from protolith.errors import UserError, unknown
@@ -12,9 +11,8 @@ from protolith.evaluation.accuracy import reached, spread, worst
 from protolith.experiments.compare import group_runs
 from protolith.runs import attendance
 from protolith.runs.config import RunConfig
-from protolith.runs.directory import RunDirectory
-
-Summary = dict[str, Any]
+from protolith.runs.result import Summary
+from protolith.runs.run import Run
 
 KINDS = {
     "accuracy": "accuracy on every domain, and the mean",
@@ -76,25 +74,25 @@ class Table:
         return ahead + 1 if ahead < 2 else 0
 
 
-def find_runs(path: Path) -> list[RunDirectory]:
+def find_runs(path: Path) -> list[Run]:
     """The run in a directory, or the runs below it."""
     if not path.exists():
         raise UserError(f"{path} does not exist.")
     configs = [path / "config.toml"] if (path / "config.toml").is_file() else sorted(path.glob("*/config.toml"))
     if not configs:
         raise UserError(f"{path} holds no run: there is no config.toml in it or one level below.")
-    return [RunDirectory.open(config.parent) for config in configs]
+    return [Run.open(config.parent) for config in configs]
 
 
-def build_tables(runs: Sequence[RunDirectory], kind: str = "accuracy", target: float | None = None) -> list[Table]:
+def build_tables(runs: Sequence[Run], kind: str = "accuracy", target: float | None = None) -> list[Table]:
     """Gather finished runs: one table for each task and protocol."""
     _refuse_unknown(kind, runs)
     tables = []
     for group in group_runs(runs).values():
         table = Table([], [], [], [])
-        done: list[tuple[RunDirectory, Summary]] = []
+        done: list[tuple[Run, Summary]] = []
         for label, members in group.items():
-            finished = [(run, summary) for run in members if (summary := run.summary())]
+            finished = [(run, summary) for run in members if (summary := run.finished)]
             if finished:
                 table.rows.append(_row(label, finished, kind, target))
                 done += finished
@@ -111,20 +109,20 @@ def build_tables(runs: Sequence[RunDirectory], kind: str = "accuracy", target: f
     return [table for table in tables if table.columns]
 
 
-def _refuse_unknown(kind: str, runs: Sequence[RunDirectory]) -> None:
+def _refuse_unknown(kind: str, runs: Sequence[Run]) -> None:
     """Refuse a word that is no kind of columns, and no measure that one of the runs has."""
     if kind not in KINDS:
-        measured = {name for run in runs for name in (run.summary() or {}).get("measures", {})}
+        measured = {name for run in runs if run.finished for name in run.finished.measures}
         if kind not in measured:
             raise unknown("kind in --columns", kind, [*KINDS, *sorted(measured)])
 
 
-def _row(label: str, finished: list[tuple[RunDirectory, Summary]], kind: str, target: float | None) -> TableRow:
-    mark = "" if finished[0][1]["accuracy_of"] == "the global model" else " †"
-    row = TableRow(label + mark + " ‡" * any(summary.get("absent") for _, summary in finished))
+def _row(label: str, finished: list[tuple[Run, Summary]], kind: str, target: float | None) -> TableRow:
+    mark = "" if finished[0][1].is_global else " †"
+    row = TableRow(label + mark + " ‡" * any(summary.absent for _, summary in finished))
     for run, summary in finished:
         row.add(values_of(run, summary, kind, target))
-        for site in summary.get("absent", ()) if kind == "accuracy" else ():
+        for site in summary.absent if kind == "accuracy" else ():
             row.values.setdefault(site, [])  # its column stays, with no number in it
     for column in ("rounds to target", "MB to target"):  # a mean over the seeds that got there would flatter
         if len(row.values.get(column, [])) < len(finished):
@@ -138,46 +136,45 @@ def columns_of(rows: Sequence[TableRow]) -> list[str]:
     return [column for column in found if column != "mean"] + [column for column in found if column == "mean"]
 
 
-def values_of(
-    run: RunDirectory, summary: Summary, kind: str, target: float | None = None
-) -> Mapping[str, float | None]:
+def values_of(run: Run, summary: Summary, kind: str, target: float | None = None) -> Mapping[str, float | None]:
     """What a finished run contributes to a table."""
     if kind == "accuracy":
-        return {**summary["accuracy"], "mean": summary["mean"]}
+        return {**summary.accuracy, "mean": summary.mean}
     if kind == "images":
-        return {"by images": summary["by_images"], "mean": summary["mean"]} if summary.get("by_images") else {}
+        return {"by images": summary.by_images, "mean": summary.mean} if summary.by_images else {}
     if kind == "cross":
         return cross_values(summary)
     if kind == "cost":
         return _cost(run, summary, target)
-    found = summary.get("measures", {}).get(kind)
-    return {**found["domains"], "by images": found["by_images"], "mean": found["mean"]} if found else {}
+    if (found := summary.measures.get(kind)) is None:
+        return {}
+    values = {**found.domains, "by images": found.by_images, "mean": found.mean}
+    return {name: value for name, value in values.items() if value == value}  # where it is a number
 
 
 def cross_values(summary: Summary) -> dict[str, float | None]:
     """FedCode's measures by the names of its tables."""
-    if "cross" not in summary:
+    if (cross := summary.cross) is None:
         return {}
-    cross = summary["cross"]
-    ata = {f"ATA {domain}": value for domain, value in cross["ata"].items()}
-    return {"LTA": cross["lta"], **ata, "GATA": cross["gata"], "GASA": cross["gasa"], "CPRR": cross["cprr"]}
+    ata = {f"ATA {domain}": value for domain, value in cross.ata.items()}
+    return {"LTA": cross.lta, **ata, "GATA": cross.gata, "GASA": cross.gasa, "CPRR": cross.cprr}
 
 
 LOWER_IS_BETTER = frozenset({"spread", "MB up", "MB down", "s a round", "rounds to target", "MB to target"})
 
 
-def _cost(run: RunDirectory, summary: Summary, target: float | None) -> dict[str, float | None]:
-    rounds = summary["rounds"]
+def _cost(run: Run, summary: Summary, target: float | None) -> dict[str, float | None]:
+    rounds = summary.rounds
     values: dict[str, float | None] = {
-        "mean": summary["mean"],
-        f"worst {_place(summary['task'])}": worst(summary["accuracy"])[1],
-        "spread": spread(summary["accuracy"]),
-        "MB up": summary["bytes_up"] / rounds / 1e6,
-        "MB down": summary["bytes_down"] / rounds / 1e6,
-        "s a round": summary["seconds"] / rounds,
+        "mean": summary.mean,
+        f"worst {_place(summary.task)}": worst(summary.accuracy)[1],
+        "spread": spread(summary.accuracy),
+        "MB up": summary.bytes_up / rounds / 1e6,
+        "MB down": summary.bytes_down / rounds / 1e6,
+        "s a round": summary.seconds / rounds,
     }
     if target is not None:
-        round_, sent = reached(attendance.with_whole_means(run.metrics()), target) or (None, None)
+        round_, sent = reached(attendance.with_whole_means(run.rounds), target) or (None, None)
         values |= {"rounds to target": round_, "MB to target": None if sent is None else sent / 1e6}
     return values
 
@@ -187,9 +184,9 @@ def _place(task: str) -> str:
     return "domain" if task in all_tasks() else "site"
 
 
-def header(runs: Sequence[RunDirectory], summaries: Sequence[Summary]) -> list[str]:
+def header(runs: Sequence[Run], summaries: Sequence[Summary]) -> list[str]:
     """What was run and by which rule the numbers were taken."""
-    configs = [run.config() for run in runs]
+    configs = [run.config for run in runs]
 
     def all_of(values: Sequence[object]) -> str:
         return ", ".join(str(value) for value in dict.fromkeys(values))
@@ -200,7 +197,7 @@ def header(runs: Sequence[RunDirectory], summaries: Sequence[Summary]) -> list[s
         f"{all_of([c.rounds for c in configs])} rounds of {all_of([c.training.epochs for c in configs])} epochs · "
         f"{all_of([c.model.name for c in configs])}, width {all_of([c.model.width for c in configs])} · "
         f"seeds {all_of([c.seed for c in configs])}",
-        f"accuracy in per cent, {all_of([s['rule'] + NEVER * ('mean of' in s['rule']) for s in summaries])}",
+        f"accuracy in per cent, {all_of([s.rule + NEVER * ('mean of' in s.rule) for s in summaries])}",
     ]
     if any(c.attack.said() for c in configs):
         lines.append(all_of([c.attack.said() or "no attack" for c in configs]))
@@ -215,10 +212,10 @@ def _robust(config: RunConfig) -> str:
 
 def footer(summaries: Sequence[Summary], unfinished: int = 0) -> list[str]:
     """What the reader of the numbers must know."""
-    notes = list(dict.fromkeys(note for summary in summaries for note in summary["notes"]))
-    own = {s["accuracy_of"]: _place(s["task"]) for s in summaries if s["accuracy_of"] != "the global model"}
+    notes = list(dict.fromkeys(note for summary in summaries for note in summary.notes))
+    own = {s.tested.words: _place(s.task) for s in summaries if not s.is_global}
     notes += [f"† of {kind}, each on its own {place}" for kind, place in own.items()]
-    notes += [f"‡ {s['method']}, seed {s['seed']}: {said}" for s in summaries for said in attendance.sentences(s)]
+    notes += [f"‡ {s.method}, seed {s.seed}: {said}" for s in summaries for said in attendance.sentences(s)]
     if differing := _versions(summaries):
         notes.append(f"runs of different code: {'; '.join(differing)}")
     if unfinished:
@@ -230,8 +227,8 @@ def _versions(summaries: Sequence[Summary]) -> list[str]:
     """The package and the plug-ins of which the runs had several versions; a plug-in's version is its content."""
     found: dict[str, dict[str, None]] = {}
     for summary in summaries:
-        version = summary.get("versions", {}).get("protolith")
-        for name, held in {"protolith": version, **summary.get("plugins", {})}.items():
+        version = summary.versions.get("protolith")
+        for name, held in {"protolith": version, **summary.plugins}.items():
             if held is not None:
                 found.setdefault(name, {})[held] = None
     return [f"{name} {' and '.join(versions)}" for name, versions in found.items() if len(versions) > 1]

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from protolith import records
 from protolith.data.protocols import Allocation, participants, partition_of
@@ -11,6 +11,7 @@ from protolith.errors import UserError
 from protolith.evaluation.accuracy import domain_means, mean, of_clients, of_global, own_and_across
 from protolith.evaluation.cross import client_matrix, cross_domain
 from protolith.evaluation.measures import ACCURACY, Counts, from_plain, measures_of, results
+from protolith.evaluation.tested import Tested
 from protolith.federation.engine import Engine, Job
 from protolith.federation.layers.base import Layers
 from protolith.federation.layers.styles import BEFORE
@@ -38,13 +39,14 @@ class Progress:
         return Progress(self.round, dict(self.memories), dict(self.own), dict(self.strikes))
 
 
-def which_models(setup: Setup, server: Server | type[Server]) -> Literal["global", "trained", "aggregated"]:
+def which_models(setup: Setup, server: Server | type[Server]) -> Tested:
     """Settle which models are tested. On the clients' own images it is their own models, as FedCode has it."""
     if setup.tested == "auto":
-        return "trained" if partition_of(setup.protocol).own or server.evaluates == "clients" else "global"
+        own = partition_of(setup.protocol).own or server.evaluates == "clients"
+        return Tested.TRAINED if own else Tested.GLOBAL
     if setup.tested == "global" and server.evaluates == "clients":
         raise UserError(f"tested = 'global': {setup.method} has no global model.")
-    return setup.tested
+    return Tested(setup.tested)
 
 
 class Coordinator:

@@ -24,7 +24,8 @@ from protolith.flower.wire import (
     wait_for_sites,
 )
 from protolith.runs import runner
-from protolith.runs.directory import Metrics, RunDirectory
+from protolith.runs.directory import RunDirectory
+from protolith.runs.round import Round
 from protolith.runs.runner import Observer
 
 OpenExchange = Callable[[Mapping[str, int]], Exchange]
@@ -37,9 +38,9 @@ class Log(Observer):
         """Print a sentence."""
         print(text, flush=True)
 
-    def round_done(self, metrics: Metrics) -> None:
+    def round_done(self, done: Round) -> None:
         """Print that a round is done."""
-        print(f"round {metrics['round']} done in {metrics['seconds']['total']:.1f} s", flush=True)
+        print(f"round {done.round} done in {done.seconds['total']:.1f} s", flush=True)
 
 
 def serve(settings: Mapping[str, object], open_exchange: OpenExchange) -> None:
@@ -97,7 +98,7 @@ def _train(deployment: Deployment, exchange: Exchange, directory: RunDirectory, 
 def _there_before(directory: RunDirectory, sites: list[str]) -> list[str]:
     """The sites that took part when the run was interrupted."""
     lines = directory.metrics()
-    missing = {one["site"] for one in lines[-1].get("missing", [])} if lines else set()
+    missing = {one.site for one in lines[-1].missing} if lines else set()
     return [site for site in sites if site not in missing]
 
 

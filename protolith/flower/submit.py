@@ -5,6 +5,7 @@ import json
 import time
 import uuid
 from pathlib import Path
+from typing import Any
 
 from protolith.data.protocols import partition_of
 from protolith.errors import Interrupted, RunFailed, UserError
@@ -20,7 +21,8 @@ from protolith.flower.wire import SiteFacts, hollow_task
 from protolith.runs import runner
 from protolith.runs.accounting import refuse_unaccountable
 from protolith.runs.config import RunConfig, complete_for
-from protolith.runs.directory import Metrics, RunDirectory
+from protolith.runs.directory import RunDirectory
+from protolith.runs.round import Round
 from protolith.runs.runner import Observer
 
 START_SECONDS = 180.0  # until the server's half of a submission runs
@@ -141,7 +143,7 @@ def _write_app(deployment: Deployment) -> None:
 
 def _submit_and_follow(deployment: Deployment, directory: RunDirectory, observer: Observer) -> None:
     before = RunNote(directory).process
-    told = max((line["round"] for line in directory.metrics()), default=0)
+    told = max((line.round for line in directory.metrics()), default=0)
     number = submit(deployment, "train", directory.path)
     observer.started(directory.config(), directory, told, len(deployment.plan.sites))
     try:
@@ -181,8 +183,8 @@ def _follow(deployment: Deployment, directory: RunDirectory, observer: Observer,
             heard = said
         alive = note.works()  # looked at first: what it wrote before its end is read after
         for line in directory.metrics():
-            if line["round"] > told:
-                told = line["round"]
+            if line.round > told:
+                told = line.round
                 observer.round_done(line)
                 _tell_missing(line, observer)
         if directory.summary():
@@ -200,12 +202,12 @@ def _follow(deployment: Deployment, directory: RunDirectory, observer: Observer,
         time.sleep(POLL)
 
 
-def _tell_missing(line: Metrics, observer: Observer) -> None:
-    for missing in line.get("missing", []):
-        observer.say(f"round {line['round']}: no {missing['phase']} at {missing['site']}: {missing['reason']}")
+def _tell_missing(line: Round, observer: Observer) -> None:
+    for missing in line.missing:
+        observer.say(f"round {line.round}: no {missing.phase} at {missing.site}: {missing.reason}")
 
 
-def ask_sites(deployment: Deployment, seconds: float = START_SECONDS) -> dict[str, Metrics]:
+def ask_sites(deployment: Deployment, seconds: float = START_SECONDS) -> dict[str, dict[str, Any]]:
     """Ask the sites what they have: classes and counts, or what is wrong."""
     target = deployment.state / f"check-{uuid.uuid4().hex}.json"
     submit(deployment, "check", target)
@@ -214,6 +216,6 @@ def ask_sites(deployment: Deployment, seconds: float = START_SECONDS) -> dict[st
         if time.monotonic() > deadline:
             raise RunFailed(f"the sites were asked, and no answer came within {seconds:.0f} s.")
         time.sleep(POLL)
-    answers: dict[str, Metrics] = json.loads(target.read_text())
+    answers: dict[str, dict[str, Any]] = json.loads(target.read_text())
     target.unlink()
     return answers

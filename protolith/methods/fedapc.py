@@ -14,7 +14,7 @@ from protolith.methods.base import Batch, Output
 from protolith.methods.registry import Method
 from protolith.methods.with_prototypes import same_statistics
 from protolith.models.spec import spec_of
-from protolith.prototypes import average, labelled
+from protolith.prototypes import GLOBAL, PrototypeSet, average
 from protolith.records import Upload
 
 
@@ -45,9 +45,8 @@ class Client(with_prototypes.Client):
     def loss(self, batch: Batch, out: Output) -> dict[str, Tensor]:
         """Nothing to contrast with in the first round."""
         terms = super().loss(batch, out)
-        if "global" in self.knowledge:  # Eq. 5
-            prototypes, labels = labelled(self.knowledge["global"], self.knowledge["present"])
-            terms["apc"] = contrast(out.features, batch.labels, prototypes, labels, self.params.tau)
+        if known := PrototypeSet.from_record(self.knowledge, GLOBAL):  # Eq. 5
+            terms["apc"] = contrast(out.features, batch.labels, known.vectors, known.labels, self.params.tau)
         return terms
 
     def observe(self, batch: Batch, out: Output) -> None:

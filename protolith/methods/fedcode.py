@@ -14,7 +14,7 @@ from protolith.methods.fedavg import stacked
 from protolith.methods.registry import Method
 from protolith.methods.shown import Shown
 from protolith.methods.with_style import Decoupled
-from protolith.prototypes import average, cluster_means, finch, labelled
+from protolith.prototypes import GLOBAL, PrototypeSet, average, cluster_means, finch
 from protolith.records import Broadcast, Record, Upload
 
 
@@ -53,9 +53,9 @@ class Client(with_style.Client):
         terms, p, k = super().loss(batch, out), self.params, self.knowledge
         if p.beta > 0:  # Eq. 14
             terms["fdr"] = p.beta * orthogonality(out.style, out.features)
-        if p.alpha == 0 or "global" not in k:
+        if p.alpha == 0 or (known := PrototypeSet.from_record(k, GLOBAL)) is None:
             return terms
-        meanings, labels = labelled(k["global"], k["present"])
+        meanings, labels = known.vectors, known.labels
         if p.semcl:  # Eq. 11
             terms["semcl"] = p.alpha * contrast(
                 out.features, batch.labels, meanings, labels, p.tau, extra_negatives=self._other(out.style, k["styles"])

@@ -12,7 +12,7 @@ from protolith.methods import with_prototypes
 from protolith.methods.base import Batch, Context, Output, Spec
 from protolith.methods.registry import Method
 from protolith.methods.shown import shown_clusters
-from protolith.prototypes import class_means_of, cluster_points
+from protolith.prototypes import CLUSTERS, SENT_SEVERAL, PrototypeSet, class_means_of, cluster_points
 from protolith.records import Record, Upload
 
 
@@ -42,12 +42,11 @@ class Client(with_prototypes.Client):
     def loss(self, batch: Batch, out: Output) -> dict[str, Tensor]:
         """CE alone in the first round."""
         terms, p = super().loss(batch, out), self.params
-        if "clusters" in self.knowledge and p.weight > 0:
-            clusters, labels = self.knowledge["clusters"], self.knowledge["cluster_labels"]
-            apart = contrast(out.features, batch.labels, clusters, labels, p.tau, sharpness=p.alpha)
+        if (known := PrototypeSet.from_record(self.knowledge, CLUSTERS)) and p.weight > 0:
+            apart = contrast(out.features, batch.labels, known.vectors, known.labels, p.tau, sharpness=p.alpha)
             terms["alpha"] = p.weight * apart
             if p.correction:
-                means = class_means_of(clusters, labels, self.context.classes)
+                means = class_means_of(known.vectors, known.labels, self.context.classes)
                 terms["cor"] = p.weight * cosine_align(out.features, batch.labels, *means)
         return terms
 
@@ -58,7 +57,7 @@ class Client(with_prototypes.Client):
         """The cluster means of each class, any number of them."""
         features, labels = (torch.cat(parts) for parts in zip(*self.seen, strict=True))
         found = cluster_points(features, labels, self.params.partition)
-        return {"prototypes": found.prototypes, "labels": found.labels}
+        return PrototypeSet(found.prototypes, found.labels).to_record(SENT_SEVERAL)
 
 
 class Server(with_prototypes.Server):

@@ -10,7 +10,7 @@ from protolith.losses import contrast
 from protolith.methods import with_prototypes
 from protolith.methods.base import Batch, Output
 from protolith.methods.registry import Method
-from protolith.prototypes import average, labelled
+from protolith.prototypes import GLOBAL, PrototypeSet, average
 from protolith.records import Upload
 
 
@@ -32,11 +32,10 @@ class Client(with_prototypes.Client):
     def loss(self, batch: Batch, out: Output) -> dict[str, Tensor]:
         """CE alone as long as there are no centres: a weight of 0 would waste the first round."""
         terms = super().loss(batch, out)
-        if "global" not in self.knowledge:
+        if (centres := PrototypeSet.from_record(self.knowledge, GLOBAL)) is None:
             return terms
-        prototypes, labels = labelled(self.knowledge["global"], self.knowledge["present"])
         share = self.share()
-        apart = contrast(out.features, batch.labels, prototypes, labels, self.params.tau)
+        apart = contrast(out.features, batch.labels, centres.vectors, centres.labels, self.params.tau)
         return {"ce": share * terms["ce"], "gpc": (1.0 - share) * apart}
 
     def share(self) -> float:

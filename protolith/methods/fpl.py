@@ -10,7 +10,7 @@ from protolith.losses import align, contrast
 from protolith.methods import with_prototypes
 from protolith.methods.base import Batch, Output
 from protolith.methods.registry import Method
-from protolith.prototypes import average, class_means_of, cluster_per_class, labelled
+from protolith.prototypes import CLUSTERS, GLOBAL, PrototypeSet, average, class_means_of, cluster_per_class
 from protolith.records import Upload
 
 
@@ -38,14 +38,11 @@ class Client(with_prototypes.Client):
     def loss(self, batch: Batch, out: Output) -> dict[str, Tensor]:
         """Nothing to contrast or align with in the first round."""
         terms = super().loss(batch, out)
-        k = self.knowledge
-        if "clusters" not in k:
+        if not CLUSTERS.is_in(self.knowledge):
             return terms
-        if self.params.cpcl == "cluster":  # Eq. 8
-            terms["cpcl"] = contrast(out.features, batch.labels, k["clusters"], k["cluster_labels"], self.params.tau)
-        elif self.params.cpcl == "global":
-            prototypes, labels = labelled(k["global"], k["present"])
-            terms["cpcl"] = contrast(out.features, batch.labels, prototypes, labels, self.params.tau)
+        form = {"cluster": CLUSTERS, "global": GLOBAL}.get(self.params.cpcl)
+        if form and (known := PrototypeSet.from_record(self.knowledge, form)):  # Eq. 8
+            terms["cpcl"] = contrast(out.features, batch.labels, known.vectors, known.labels, self.params.tau)
         if self.params.upcr != "off":  # Eq. 10
             terms["upcr"] = align(out.features, batch.labels, *self._targets(), reduction=self.params.reduction)
         return terms
@@ -54,8 +51,8 @@ class Client(with_prototypes.Client):
         """U^k, the mean of the class's cluster prototypes (Eq. 6), or the plain mean of the clients' prototypes."""
         k = self.knowledge
         if self.params.upcr == "global":
-            return k["global"], k["present"]
-        return class_means_of(k["clusters"], k["cluster_labels"], self.context.classes)
+            return k[GLOBAL.vectors], k[GLOBAL.beside]
+        return class_means_of(k[CLUSTERS.vectors], k[CLUSTERS.beside], self.context.classes)
 
 
 class Server(with_prototypes.Server):

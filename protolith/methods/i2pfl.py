@@ -14,7 +14,7 @@ from protolith.methods.base import Batch, Context, Output
 from protolith.methods.registry import Method
 from protolith.methods.shown import Shown, clients_of
 from protolith.methods.with_prototypes import same_statistics
-from protolith.prototypes import ClassMeans, average, cluster_per_class, labelled, reweight
+from protolith.prototypes import CLUSTERS, GLOBAL, ClassMeans, PrototypeSet, average, cluster_per_class, reweight
 from protolith.records import Upload
 from protolith.seeds import derive
 
@@ -121,8 +121,9 @@ class Client(with_prototypes.Client):
 
     def _generalized(self) -> tuple[Tensor, Tensor]:
         """The generalized prototypes and their classes."""
-        k = self.knowledge
-        return (k["clusters"], k["cluster_labels"]) if "clusters" in k else labelled(k["global"], k["present"])
+        known = PrototypeSet.from_record(self.knowledge, CLUSTERS, GLOBAL)
+        assert known is not None
+        return known.vectors, known.labels
 
 
 class Server(with_prototypes.Server):

@@ -17,7 +17,7 @@ from protolith.methods.fedavg import stacked
 from protolith.methods.shown import clients_of, shown_clusters
 from protolith.models.passes import BATCH, answers
 from protolith.models.spec import see
-from protolith.prototypes import ClassMeans, Clusters, ema, sent_means
+from protolith.prototypes import CLUSTERS, GLOBAL, SENT, ClassMeans, Clusters, PrototypeSet, ema, sent_means
 from protolith.records import Record, Upload
 
 
@@ -57,7 +57,7 @@ class Client(fedavg.Client):
         assert self.means is not None
         totals = self.context.layers.totals(self.means.sums, self.means.counts, self.context)
         prototypes, counts = sent_means(*totals)
-        return {"prototypes": prototypes, "counts": counts}
+        return {SENT.vectors: prototypes, SENT.beside: counts}
 
     def pass_over_data(self) -> None:
         """Collect the features of all images in evaluation mode, without augmentation."""
@@ -93,10 +93,9 @@ class Server(fedavg.Server):
         Classes that nobody sent keep the prototype they had; with a `new_weight` below 1 the others move to the
         new one by that much only.
         """
-        if "global" in self.knowledge:
-            old = self.knowledge
-            new, present = ema(old["global"], old["present"], new, present, new_weight)
-        self.knowledge = {**self.knowledge, "global": new, "present": present}
+        if GLOBAL.is_in(old := self.knowledge):
+            new, present = ema(old[GLOBAL.vectors], old[GLOBAL.beside], new, present, new_weight)
+        self.knowledge = {**old, GLOBAL.vectors: new, GLOBAL.beside: present}
 
     def take_clusters(self, found: Clusters, uploads: Sequence[Upload] = ()) -> None:
         """Make these the cluster prototypes `clusters` [C, d] with `cluster_labels` [C].
@@ -107,11 +106,11 @@ class Server(fedavg.Server):
         if uploads:
             self.made = shown_clusters(found, clients_of(uploads)[:, None].expand(found.membership.shape))
         clusters, labels = found.prototypes, found.labels
-        if "clusters" in self.knowledge:
-            kept = ~torch.isin(self.knowledge["cluster_labels"], labels)
-            clusters = torch.cat([clusters, self.knowledge["clusters"][kept]])
-            labels = torch.cat([labels, self.knowledge["cluster_labels"][kept]])
-        self.knowledge = {**self.knowledge, "clusters": clusters, "cluster_labels": labels}
+        if old := PrototypeSet.from_record(self.knowledge, CLUSTERS):
+            kept = ~torch.isin(old.labels, labels)
+            clusters = torch.cat([clusters, old.vectors[kept]])
+            labels = torch.cat([labels, old.labels[kept]])
+        self.knowledge = {**self.knowledge, **PrototypeSet(clusters, labels).to_record(CLUSTERS)}
 
     def problem(self, upload: Upload) -> str | None:
         """Every image of a client is behind one of its prototypes."""

@@ -8,11 +8,18 @@ from protolith.prototypes.aggregation import average, ema, keep_previous, reweig
 from protolith.prototypes.clusters import Clusters, class_means_of, cluster_per_class, cluster_points
 from protolith.prototypes.means import ClassMeans, labelled, sent_means
 from protolith.prototypes.neighbours import Partition, cluster_means, finch
+from protolith.prototypes.sets import CLUSTERS, GLOBAL, SENT, SENT_SEVERAL, Form, PrototypeSet
 
 __all__ = [
+    "CLUSTERS",
+    "GLOBAL",
+    "SENT",
+    "SENT_SEVERAL",
     "ClassMeans",
     "Clusters",
+    "Form",
     "Partition",
+    "PrototypeSet",
     "average",
     "class_means_of",
     "cluster_means",

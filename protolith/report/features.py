@@ -5,7 +5,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import torch
 from safetensors import SafetensorError
@@ -13,32 +13,22 @@ from torch import Tensor, nn
 
 from protolith import records
 from protolith.data.domain import Task
-from protolith.data.protocols import allocate, select
-from protolith.data.tasks import load_task
+from protolith.data.protocols import select
 from protolith.errors import UserError, unknown
 from protolith.evaluation.sample import draw as draw
 from protolith.federation.local_update import choose_device, one_thread
 from protolith.files import file_name
-from protolith.methods.registry import load_plugin
 from protolith.models import Network
 from protolith.models.passes import answers
-from protolith.models.saved import open_model
 from protolith.models.spec import see
+from protolith.prototypes import CLUSTERS, GLOBAL
+from protolith.prototypes import PrototypeSet as PrototypeSet
 from protolith.records import BadRecord, Record, under_prefix
-from protolith.runs.config import RunConfig
-from protolith.runs.directory import RunDirectory
+from protolith.runs.directory import MODEL
+from protolith.runs.run import Run
 from protolith.seeds import generator
 
-MODEL = "model.safetensors"
 LEAST_POINTS = 4  # of a t-SNE
-
-
-@dataclass(frozen=True)
-class Prototypes:
-    """Vectors [p, d] that stand for classes, and the classes [p]."""
-
-    vectors: Tensor
-    labels: Tensor
 
 
 @dataclass(frozen=True)
@@ -56,8 +46,8 @@ class Features:
     rows: Tensor
     domain_names: tuple[str, ...]
     class_names: tuple[str, ...]
-    prototypes: Prototypes | None = None
-    clusters: Prototypes | None = None
+    prototypes: PrototypeSet | None = None
+    clusters: PrototypeSet | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -80,7 +70,7 @@ class Features:
 
 
 def collect_features(
-    run: RunDirectory,
+    run: Run,
     model_file: Path | None = None,
     domains: Sequence[str] | None = None,
     limit: int = 500,
@@ -100,17 +90,17 @@ def collect_features(
         origin = {"model": hashlib.file_digest(opened, "sha256").hexdigest(), "limit": limit, "seed": seed}
     found = _saved(place, origin)
     if found is None:
-        found = _computed(run.config(), file, limit, seed)
+        found = _computed(run, file, limit, seed)
         with contextlib.suppress(OSError, SafetensorError):  # a directory that may only be read has figures too
             place.parent.mkdir(exist_ok=True)
             write_features(place, found, origin)
     return found if domains is None else found.only(domains)
 
 
-def client_models(run: RunDirectory) -> dict[str, Path]:
+def client_models(run: Run) -> dict[str, Path]:
     """The model of each domain's first client that has one, by the client's name; empty where none was kept."""
     found: dict[str, Path] = {}
-    for domain, clients in run.config().protocol.clients.items():
+    for domain, clients in run.config.protocol.clients.items():
         names = [f"{domain}{mark}-{index + 1}" for index in range(clients) for mark in ("", "*")]
         files = {name: run.path / "models" / f"{file_name(name)}.safetensors" for name in names}
         if first := next((name for name, file in files.items() if file.is_file()), None):
@@ -118,7 +108,7 @@ def client_models(run: RunDirectory) -> dict[str, Path]:
     return found
 
 
-def write_features(path: Path, features: Features, origin: dict[str, Any]) -> None:
+def write_features(path: Path, features: Features, origin: dict[str, object]) -> None:
     """Write features as a record; `origin` says what they were computed from."""
     record: Record = {name: getattr(features, name) for name in ("features", "labels", "domains", "rows")}
     for name in ("prototypes", "clusters"):
@@ -138,7 +128,10 @@ def read_features(path: Path) -> Features:
         record["rows"],
         tuple(about["domains"]),
         tuple(about["classes"]),
-        *(Prototypes(**held) if (held := under_prefix(name, record)) else None for name in ("prototypes", "clusters")),
+        *(
+            PrototypeSet(**held) if (held := under_prefix(name, record)) else None
+            for name in ("prototypes", "clusters")
+        ),
     )
 
 
@@ -174,7 +167,7 @@ def embed(features: Features, seed: int = 0) -> Embedding:
     return Embedding(*torch.split(torch.from_numpy(found), lengths))
 
 
-def _file(run: RunDirectory, given: Path | None) -> Path:
+def _file(run: Run, given: Path | None) -> Path:
     file = given if given is not None and given.exists() else run.path / (given or MODEL)
     if file.is_file():
         return file
@@ -183,7 +176,7 @@ def _file(run: RunDirectory, given: Path | None) -> Path:
     raise UserError(f"{file} does not exist: features need the model of a finished run.")
 
 
-def _saved(path: Path, origin: dict[str, Any]) -> Features | None:
+def _saved(path: Path, origin: dict[str, object]) -> Features | None:
     """What was computed earlier from the same model with the same draw."""
     try:
         return read_features(path) if records.read_about(path).get("origin") == origin else None
@@ -191,16 +184,13 @@ def _saved(path: Path, origin: dict[str, Any]) -> Features | None:
         return None
 
 
-def _computed(config: RunConfig, file: Path, limit: int, seed: int) -> Features:
-    for plugin in config.plugins:
-        load_plugin(plugin)
-    data = Path(config.data) if config.data else None
-    task = load_task(config.task, data=data, size=config.size, skip_bad=config.skip_bad, fit=config.model.fit)
-    model, knowledge = _model(file, task)
+def _computed(run: Run, file: Path, limit: int, seed: int) -> Features:
+    task = run.task()
+    model, knowledge = _model(run, file, task)
     device = choose_device("auto")
     model.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     names, features, labels, rows = [], [], [], []
-    for name, tested in _test_rows(config, task).items():
+    for name, tested in _test_rows(run).items():
         domain = task.by_name[name]
         chosen = tested[draw(select(domain, tested).labels, limit, generator(seed, "features", name))]
         split = select(domain, chosen)
@@ -216,24 +206,24 @@ def _computed(config: RunConfig, file: Path, limit: int, seed: int) -> Features:
         torch.cat(rows),
         tuple(names),
         task.classes,
-        _global(knowledge, width),
-        _clusters(knowledge, width),
+        _of_width(PrototypeSet.from_record(knowledge, GLOBAL), width),
+        _of_width(PrototypeSet.from_record(knowledge, CLUSTERS), width),
     )
 
 
-def _model(file: Path, task: Task) -> tuple[nn.Module, Record]:
+def _model(run: Run, file: Path, task: Task) -> tuple[nn.Module, Record]:
     """The network in a file, in evaluation mode, and its method's knowledge."""
-    held = open_model(file)
+    held = run.saved_model(file)
     if held.classes != task.classes:
         known, now = (", ".join(classes) for classes in (held.classes, task.classes))
         raise UserError(f"{file} knows the classes {known}, but task {task.name} now has {now}.")
     return held.model, held.knowledge
 
 
-def _test_rows(config: RunConfig, task: Task) -> dict[str, Tensor]:
+def _test_rows(run: Run) -> dict[str, Tensor]:
     """The rows that a run is tested on, by domain; the clients' own test parts of a domain are put together."""
     found: dict[str, list[Tensor]] = {}
-    for test in allocate(task, config.protocol, config.seed).tests:
+    for test in run.allocation.tests:
         found.setdefault(test.domain, []).append(test.rows)
     return {domain: torch.cat(parts).sort().values for domain, parts in found.items()}
 
@@ -244,21 +234,8 @@ def _encode(model: nn.Module, images: Tensor) -> Tensor:
         return torch.cat(list(answers(model, images, lambda batch: network.features(see(model, batch)).float().cpu())))
 
 
-def _global(knowledge: Record, width: int) -> Prototypes | None:
-    if not {"global", "present"} <= knowledge.keys():
-        return None
-    labels = torch.nonzero(knowledge["present"]).flatten()
-    return _of_width(knowledge["global"][labels], labels, width)
-
-
-def _clusters(knowledge: Record, width: int) -> Prototypes | None:
-    if not {"clusters", "cluster_labels"} <= knowledge.keys():
-        return None
-    return _of_width(knowledge["clusters"], knowledge["cluster_labels"], width)
-
-
-def _of_width(vectors: Tensor, labels: Tensor, width: int) -> Prototypes | None:
+def _of_width(held: PrototypeSet | None, width: int) -> PrototypeSet | None:
     """Prototypes that live in the space of the features; others cannot be drawn among them."""
-    if vectors.ndim != 2 or len(vectors) == 0 or vectors.shape[1] != width:
+    if held is None or held.vectors.ndim != 2 or len(held.labels) == 0 or held.vectors.shape[1] != width:
         return None
-    return Prototypes(vectors.float(), labels.to(torch.int64))
+    return PrototypeSet(held.vectors.float(), held.labels.to(torch.int64))

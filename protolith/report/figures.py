@@ -14,19 +14,22 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
+from pydantic import JsonValue
 
 from protolith.errors import UserError, unknown
 from protolith.experiments.compare import group_runs
 from protolith.report import style
-from protolith.report.features import MODEL, Embedding, Features, client_models, collect_features, embed
+from protolith.report.features import Embedding, Features, client_models, collect_features, embed
 from protolith.report.style import Look
 from protolith.runs.attendance import with_whole_means
-from protolith.runs.directory import Metrics, RunDirectory
+from protolith.runs.directory import MODEL
+from protolith.runs.round import Round
+from protolith.runs.run import Run
 
-Runs = Mapping[str, Mapping[str, Sequence[RunDirectory]]]  # panel -> method or variant -> a run for each seed
+Runs = Mapping[str, Mapping[str, Sequence[Run]]]  # panel -> method or variant -> a run for each seed
 Data = Mapping[str, Mapping[str, Mapping[Any, Sequence[float]]]]  # panel -> series -> x -> a value for each seed
 Grid = Mapping[str, Mapping[str, Features]]  # row -> column -> features
-Value = Callable[[Metrics], float | None]
+Value = Callable[[Round], float | None]
 
 ACCURACY = "accuracy (%)"
 COLOURINGS = ("class", "domain", "both")
@@ -95,13 +98,13 @@ def draw_by_domain(groups: Runs, domains: Sequence[str] | None = None) -> Figure
     return _draw_panels(panels, ACCURACY, columns={1: 4, 6: 3}.get(most, min(most, 5)))
 
 
-def curve(runs: Iterable[RunDirectory], value: Value) -> Curve:
+def curve(runs: Iterable[Run], value: Value) -> Curve:
     """Average a value over the runs, round by round; a mean over fewer sites than the run has is none."""
     found: dict[int, list[float]] = {}
     for run in runs:
-        for line in with_whole_means(run.metrics()):
+        for line in with_whole_means(run.rounds):
             if (number := value(line)) is not None:
-                found.setdefault(line["round"], []).append(number)
+                found.setdefault(line.round, []).append(number)
     rounds = sorted(found)
     return Curve(rounds, [statistics.fmean(found[r]) for r in rounds], [spread(found[r]) for r in rounds])
 
@@ -111,10 +114,10 @@ def spread(values: Sequence[float]) -> float | None:
     return statistics.stdev(values) if len(values) > 1 else None
 
 
-def domains_of(group: Mapping[str, Sequence[RunDirectory]]) -> list[str]:
+def domains_of(group: Mapping[str, Sequence[Run]]) -> list[str]:
     """The domains that the runs of a group were tested on."""
-    lines = (line for runs in group.values() for run in runs for line in run.metrics())
-    return list(dict.fromkeys(domain for line in lines for domain in line.get("accuracy", {})))
+    lines = (line for runs in group.values() for run in runs for line in run.rounds)
+    return list(dict.fromkeys(domain for line in lines for domain in line.accuracy))
 
 
 def match_domain(given: str, held: Sequence[str]) -> str:
@@ -298,7 +301,7 @@ def _draw_cell(ax: Axes, mode: str, look: Mapping[str, Look], features: Features
 
 
 def figure_of(
-    runs: Sequence[RunDirectory],
+    runs: Sequence[Run],
     kind: str,
     path: Path,
     *,
@@ -319,7 +322,7 @@ def figure_of(
 
 
 def _first_features(
-    group: Mapping[str, Sequence[RunDirectory]], limit: int, domains: Sequence[str] | None
+    group: Mapping[str, Sequence[Run]], limit: int, domains: Sequence[str] | None
 ) -> dict[str, Features]:
     """Features of each method's first seed: of the global model, or of the first client's of each domain."""
     found = {}
@@ -337,9 +340,9 @@ def _first_features(
     }
 
 
-def finished_groups(runs: Iterable[RunDirectory]) -> dict[str, dict[str, list[RunDirectory]]]:
+def finished_groups(runs: Iterable[Run]) -> dict[str, dict[str, list[Run]]]:
     """The finished runs, arranged as in a table, with names that a figure can show."""
-    done = [run for run in runs if run.summary() is not None]
+    done = [run for run in runs if run.finished is not None]
     if not done:
         raise UserError("no run is finished yet: a figure needs at least one (see `protolith resume`).")
     return {
@@ -354,11 +357,11 @@ def _reader(value: str | Value | None, domain: str | None) -> Value:
         return value
     keys = (value or ("mean" if domain is None else "accuracy")).split(".") + ([] if domain is None else [domain])
 
-    def read(line: Metrics) -> float | None:
-        found: Any = line
+    def read(line: Round) -> float | None:
+        found: JsonValue = line.to_json()
         for key in keys:
             found = found.get(key) if isinstance(found, dict) else None
-        return float(found) if isinstance(found, int | float) else None
+        return float(found) if isinstance(found, int | float) and found == found else None
 
     return read
 
@@ -442,7 +445,7 @@ def _draw_data(
     return figure
 
 
-def _labels(panels: Mapping[str, Mapping[str, Any]]) -> list[str]:
+def _labels(panels: Mapping[str, Mapping[str, object]]) -> list[str]:
     labels = list(dict.fromkeys(label for group in panels.values() for label in group))
     if not labels:
         raise UserError("there is nothing to draw: a figure needs at least one run or value.")

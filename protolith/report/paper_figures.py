@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from protolith.experiments.paper import Experiment, Planned, Reduction, at_rounds, directory_of, reduced_by, tables
+from protolith.experiments.paper import Experiment, Planned, Reduction, at_rounds, reduced_by, run_of, tables
 from protolith.experiments.table import TableRow
 from protolith.report import figures
 from protolith.report.features import Features, client_models, collect_features
-from protolith.runs.directory import RunDirectory
+from protolith.runs.run import Run
 
 POINTS = 300  # test images of a domain in a t-SNE
 
@@ -15,7 +15,7 @@ POINTS = 300  # test images of a domain in a t-SNE
 def draw_experiment(experiment: Experiment, reduction: Reduction, planned: Sequence[Planned], out: Path) -> list[Path]:
     """Draw the figure of an experiment from its finished runs; a table has none."""
     path = out / f"{experiment.id}.pdf"
-    done = [(job, run) for job in planned if (run := directory_of(job, out)).summary()]
+    done = [(job, run) for job in planned if (run := run_of(job, out)).finished]
     if not done or experiment.kind == "table":
         return []
     if experiment.kind == "tsne":
@@ -31,9 +31,9 @@ def _panel(experiment: Experiment, reduction: Reduction, dataset: str) -> str:
 
 
 def _runs(
-    experiment: Experiment, reduction: Reduction, done: Sequence[tuple[Planned, RunDirectory]]
-) -> dict[str, dict[str, list[RunDirectory]]]:
-    groups: dict[str, dict[str, list[RunDirectory]]] = {}
+    experiment: Experiment, reduction: Reduction, done: Sequence[tuple[Planned, Run]]
+) -> dict[str, dict[str, list[Run]]]:
+    groups: dict[str, dict[str, list[Run]]] = {}
     for job, run in done:
         panel = groups.setdefault(_panel(experiment, reduction, job.dataset), {})
         panel.setdefault(job.variant.name, []).append(run)
@@ -78,7 +78,7 @@ def _bars(found: dict[str, list[TableRow]], path: Path) -> list[Path]:
     return figures.bars({dataset: {row.label: row.values for row in rows} for dataset, rows in found.items()}, path)
 
 
-def _grid(experiment: Experiment, done: Sequence[tuple[Planned, RunDirectory]]) -> dict[str, dict[str, Features]]:
+def _grid(experiment: Experiment, done: Sequence[tuple[Planned, Run]]) -> dict[str, dict[str, Features]]:
     """Rows and columns of a t-SNE: domains × methods, domains × rounds, or methods × source domains."""
     first = {job.variant.name: (job, run) for job, run in reversed(done)}
     grid: dict[str, dict[str, Features]] = {}

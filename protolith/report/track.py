@@ -4,7 +4,9 @@ from typing import Any
 
 from protolith.errors import UserError
 from protolith.runs.config import RunConfig
-from protolith.runs.directory import Metrics, RunDirectory
+from protolith.runs.directory import RunDirectory
+from protolith.runs.result import Summary
+from protolith.runs.round import Round
 from protolith.runs.runner import Observer
 
 FOLDER = "tensorboard"
@@ -31,14 +33,14 @@ class TensorBoard(Observer):
         self._writer = self._open(str(directory.path / FOLDER), purge_step=first_round + 1)
         self.others.started(config, directory, first_round, workers)
 
-    def round_done(self, metrics: Metrics) -> None:
+    def round_done(self, done: Round) -> None:
         """Write a round."""
-        for name, value in scalars(metrics).items():
-            self._writer.add_scalar(name, value, metrics["round"])
+        for name, value in scalars(done).items():
+            self._writer.add_scalar(name, value, done.round)
         self._writer.flush()
-        self.others.round_done(metrics)
+        self.others.round_done(done)
 
-    def finished(self, summary: Metrics) -> None:
+    def finished(self, summary: Summary) -> None:
         """Pass it on."""
         self.others.finished(summary)
 
@@ -49,12 +51,11 @@ class TensorBoard(Observer):
         self.others.close()
 
 
-def scalars(metrics: Metrics) -> dict[str, float]:
+def scalars(done: Round) -> dict[str, float]:
     """The numbers of a round by their names in TensorBoard."""
-    away = any(one["phase"] == "test" for one in metrics.get("missing", []))
-    mean = f"mean of {len(metrics['accuracy'])} site(s)" if away and "mean" in metrics else "mean"
-    found = {f"accuracy/{mean}": metrics["mean"]} if "mean" in metrics else {}
-    for group in ("accuracy", "loss", "seconds"):
-        found |= {f"{group}/{name}": value for name, value in metrics.get(group, {}).items()}
-    found |= {f"bytes/{way}": metrics[f"bytes_{way}"] for way in ("down", "up")}
-    return found | {"rejected": len(metrics["rejected"])}
+    mean = f"mean of {len(done.accuracy)} site(s)" if done.untested else "mean"
+    found = {f"accuracy/{mean}": done.mean} if done.mean is not None else {}
+    for group, values in (("accuracy", done.accuracy), ("loss", done.loss), ("seconds", done.seconds)):
+        found |= {f"{group}/{name}": value for name, value in values.items()}
+    found |= {"bytes/down": done.bytes_down, "bytes/up": done.bytes_up}
+    return found | {"rejected": len(done.rejected)}

@@ -3,13 +3,14 @@
 import math
 from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import Any
 
 from protolith.data.protocols import participants
 from protolith.errors import UserError
 from protolith.federation.coordinator import Coordinator, Metrics
 from protolith.federation.hooks import Hook
 from protolith.federation.setup import Setup
+from protolith.runs.result import Summary
+from protolith.runs.round import Json, Round, Spent
 
 REPLACE = math.sqrt(2.0)  # to replace an image changes (sums / clip, counts) by 2, to add or remove one by √2
 
@@ -51,7 +52,7 @@ class Account(Hook):
         """Add what the rounds so far have cost."""
         metrics |= self.after(metrics["round"] - 1, self.reported)
 
-    def after(self, round_: int, reported: Mapping[str, int] | None = None) -> dict[str, Any]:
+    def after(self, round_: int, reported: Mapping[str, int] | None = None) -> Json:
         """What is to be written down after a round; nothing when there is no noise.
 
         Who takes part follows from the seed, so that a resumed run counts the same. With the same seed a round that
@@ -77,16 +78,15 @@ class Account(Hook):
         }
 
 
-def summary_of(lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def in_the_end(lines: Sequence[Round]) -> Spent | None:
     """What a summary says about privacy, from the last round's line; nothing when there was no noise."""
-    last = lines[-1].get("privacy") if lines else None
-    return {"privacy": {**last, "of": "prototypes and class counts alone, not weights"}} if last else {}
+    last = lines[-1].privacy if lines else None
+    return last and last.model_copy(update={"of": "prototypes and class counts alone, not weights"})
 
 
-def sentences_of(summary: Mapping[str, Any]) -> list[str]:
+def sentences_of(summary: Summary) -> list[str]:
     """What the user is told about privacy at the end of a run."""
-    if "privacy" not in summary:
+    if (told := summary.privacy) is None:
         return []
-    told = summary["privacy"]
-    spent = f"ε = {told['epsilon']:.2f} at δ = {told['delta']:g} after {told['releases']} releases"
+    spent = f"ε = {told.epsilon:.2f} at δ = {told.delta:g} after {told.releases} releases"
     return [f"privacy of the prototypes: {spent}; the weights are not protected"]

@@ -4,7 +4,7 @@ import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 import tomli_w
 from pydantic import BaseModel, Field, ValidationError
@@ -46,7 +46,7 @@ class RunConfig(Setup):
     diagnostics: bool = Field(True, description="save what the report shows: predictions, features, prototypes")
 
 
-def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> Tree:
+def merge(base: Mapping[str, object], over: Mapping[str, object]) -> Tree:
     """Lay one tree of settings over another."""
     merged = dict(base)
     for key, value in over.items():
@@ -59,7 +59,7 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> Tree:
     return merged
 
 
-def resolve(layers: Iterable[Mapping[str, Any]]) -> RunConfig:
+def resolve(layers: Iterable[Mapping[str, object]]) -> RunConfig:
     """Resolve the user's layers (the weakest first) over the defaults of task, protocol and method."""
     given: Tree = {}
     for layer in layers:
@@ -132,7 +132,7 @@ def with_weights(config: RunConfig) -> RunConfig:
 Settings = TypeVar("Settings", bound=BaseModel)
 
 
-def validated(kind: type[Settings], values: Mapping[str, Any], prefix: str = "") -> Settings:
+def validated(kind: type[Settings], values: Mapping[str, object], prefix: str = "") -> Settings:
     """Validate settings; the first fault becomes one sentence that names the key and what is allowed."""
     try:
         return kind.model_validate(values)
@@ -203,7 +203,7 @@ def _full_key(key: str, keys: list[str]) -> str:
     raise unknown("key in --set", key, keys if "." in key else sorted(short), LISTED)
 
 
-def _value(text: str) -> Any:
+def _value(text: str) -> object:
     """Read a value as TOML does; a bare word is a string, and true and false may be capitalised."""
     if text.lower() in ("true", "false"):
         return text.lower() == "true"

@@ -30,7 +30,8 @@ from protolith.models import Network
 from protolith.models.passes import answers
 from protolith.models.saved import load_weights
 from protolith.models.spec import see
-from protolith.records import BadRecord, Record, Upload
+from protolith.prototypes import CLUSTERS, GLOBAL, SENT, SENT_SEVERAL, PrototypeSet
+from protolith.records import BadRecord, Record, Upload, under_prefix
 from protolith.seeds import generator
 
 FOLDER = "diagnostics"
@@ -40,7 +41,7 @@ SAMPLED = 100  # of these, whose features are saved
 MISTAKES = 16  # wrong ones of a domain, the most confident, whose thumbnails are saved
 THUMBNAIL = 40  # pixels
 ROUNDS, BYTES = 12, 24_000_000  # of saved prototypes, at most (but the first and the last round always)
-KNOWLEDGE = ("global", "present", "clusters", "cluster_labels")  # of the server, saved beside the clients'
+KNOWLEDGE = (GLOBAL, CLUSTERS)  # of the server, saved beside the clients'
 
 
 class PrototypeLog(Hook):
@@ -68,7 +69,7 @@ class PrototypeLog(Hook):
         if not self.keeps(round_):
             return
         self.uploads += 1
-        if "prototypes" in upload.knowledge and (found := self._by_class(upload.knowledge)):
+        if SENT.vectors in upload.knowledge and (found := self._by_class(upload.knowledge)):
             self.heard[upload.client] = found
 
     def _by_class(self, knowledge: Record) -> Record:
@@ -76,16 +77,16 @@ class PrototypeLog(Hook):
 
         Nothing where that cannot be told: a method of somebody's own may send what it likes.
         """
-        prototypes, counts = knowledge["prototypes"].float(), knowledge.get("counts")
-        if counts is None and self._are_labels(knowledge.get("labels"), prototypes):
-            prototypes, counts = class_means(prototypes, knowledge["labels"], self.roster.classes)
+        prototypes, counts = knowledge[SENT.vectors].float(), knowledge.get(SENT.beside)
+        if counts is None and self._are_labels(labels := knowledge.get(SENT_SEVERAL.beside), prototypes):
+            prototypes, counts = class_means(prototypes, labels, self.roster.classes)
         shape = (self.roster.classes, self.roster.features)
         if counts is None or (prototypes.shape, counts.shape) != (shape, shape[:1]):
             return {}
         style = {"style": knowledge["style"]} if "style" in knowledge else {}
-        return {"prototypes": prototypes, "counts": counts, **style}
+        return {SENT.vectors: prototypes, SENT.beside: counts, **style}
 
-    def _are_labels(self, labels: Tensor | None, prototypes: Tensor) -> bool:
+    def _are_labels(self, labels: Tensor | None, prototypes: Tensor) -> TypeGuard[Tensor]:
         """Tell whether these are the classes of so many vectors."""
         if labels is None or labels.dtype != torch.int64 or prototypes.dim() != 2:
             return False
@@ -110,7 +111,12 @@ class PrototypeLog(Hook):
         sent = {name: [heard[client].get(name) for client in clients] for name in heard[clients[0]]}
         record = {name: torch.stack(tensors) for name, tensors in sent.items() if _alike(tensors)}
         record["clients"] = torch.tensor(clients)
-        return record | {f"server/{name}": knowledge[name] for name in KNOWLEDGE if name in knowledge}
+        return record | {
+            f"server/{name}": knowledge[name]
+            for form in KNOWLEDGE
+            for name in (form.vectors, form.beside)
+            if name in knowledge
+        }
 
     def _write(self, name: str, record: Record) -> None:
         self.folder.mkdir(exist_ok=True)
@@ -132,6 +138,26 @@ class Prototypes:
     domains: list[str]
     classes: list[str]
     everyone: list[tuple[str, str]]  # names and domains of all clients of the run
+
+    @property
+    def vectors(self) -> Tensor:
+        """The vectors [M, K, d]; zeros for classes that a client lacks."""
+        return self.record[SENT.vectors]
+
+    @property
+    def counts(self) -> Tensor:
+        """The images behind them [M, K]."""
+        return self.record[SENT.beside]
+
+    @property
+    def server(self) -> PrototypeSet | None:
+        """What the server had after the round, one for each class or clusters; None where it had none."""
+        return PrototypeSet.from_record(under_prefix("server", self.record), GLOBAL, CLUSTERS)
+
+    @property
+    def clusters(self) -> PrototypeSet | None:
+        """The server's clusters after the round, where it had some."""
+        return PrototypeSet.from_record(under_prefix("server", self.record), CLUSTERS)
 
 
 def read_prototypes(run: Path) -> list[Prototypes]:
@@ -341,7 +367,7 @@ class _Model:
         self.place.model.eval()
         self.loaded = client
 
-    def _own_weights(self, client: int) -> dict[str, Any]:
+    def _own_weights(self, client: int) -> Record:
         if self.coordinator.tested == "aggregated":
             return self.coordinator.own_weights(client)
         return records.read(self.coordinator.model_file(client))

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
 
 import torch
 from filelock import FileLock, Timeout
@@ -17,16 +16,17 @@ from filelock import FileLock, Timeout
 from protolith import __version__, files
 from protolith.errors import UserError
 from protolith.files import write_text
+from protolith.runs import result, round
 from protolith.runs.config import RunConfig, read_toml, to_toml, validated
+from protolith.runs.result import Summary
+from protolith.runs.round import Json, Round
 
-Metrics = dict[str, Any]
-FORMAT = 1  # of summary.json; a later version that changes it raises the number
-METRICS_FORMAT = 2  # of a line of metrics.jsonl; in the first, which says no number, rounds count from 0
 LOCK, HOLDER = ".lock", ".holder.json"
+MODEL = "model.safetensors"  # the global one
 METRICS_BYTES = 4 << 30  # of metrics.jsonl
 
 
-def plain_json(value: Any) -> Any:
+def plain_json(value: object) -> object:
     """Make a value valid JSON: numbers that are not finite become null."""
     if isinstance(value, Mapping):
         return {str(key): plain_json(inner) for key, inner in value.items()}
@@ -160,57 +160,52 @@ class RunDirectory:
         folder.mkdir(exist_ok=True)
         return folder
 
-    def append_metrics(self, line: Metrics) -> None:
+    def append_metrics(self, line: Json) -> None:
         """Add a round's line."""
         with (self.path / "metrics.jsonl").open("a") as file:
             file.write(_as_text(line))
             file.flush()
             os.fsync(file.fileno())  # no checkpoint may be ahead of it, also when the power fails
 
-    def metrics(self) -> list[Metrics]:
-        """The rounds' lines, counted from 1; a line that was cut off by a crash, or is damaged, is left out."""
+    def metrics(self) -> list[Round]:
+        """The rounds, counted from 1; a line that was cut off by a crash, or is damaged, is left out."""
         path = self.path / "metrics.jsonl"
-        lines: list[Metrics] = []
+        lines: list[Round] = []
         for text in files.read_bytes(path, METRICS_BYTES).splitlines() if path.is_file() else []:
             with suppress(ValueError):
                 line = files.parse_json(text)
-                if isinstance(line, dict) and isinstance(line.get("round"), int):
-                    lines.append(_counted_from_1(line, path))
+                if isinstance(line, dict):
+                    written = line.pop("format", 1)
+                    if problem := files.newer(path, written, round.FORMAT):
+                        raise problem
+                    lines.append(Round.of(line, written))
         return lines
 
     def keep_metrics_of_first(self, rounds: int) -> int:
         """Drop the lines of rounds that will be run again; say how many are missing of those before."""
-        kept = [line for line in self.metrics() if line["round"] <= rounds]
-        write_text(self.path / "metrics.jsonl", "".join(map(_as_text, kept)))
-        return rounds - len({line["round"] for line in kept})
+        kept = [line for line in self.metrics() if line.round <= rounds]
+        write_text(self.path / "metrics.jsonl", "".join(_as_text(line.to_json()) for line in kept))
+        return rounds - len({line.round for line in kept})
 
-    def summary(self) -> Metrics | None:
+    def summary(self) -> Summary | None:
         """The summary, once the run is done; a damaged one counts as none, so that resuming makes it anew."""
         path = self.path / "summary.json"
         try:
             found = files.read_json(path)
+            written = found.pop("format", 1)
+            if problem := files.newer(path, written, result.FORMAT):
+                raise problem
+            return Summary.of(found, written)
         except (FileNotFoundError, ValueError):
             return None
-        if problem := files.newer(path, found.get("format", 1), FORMAT):
-            raise problem
-        return found
 
-    def write_summary(self, summary: Metrics) -> None:
+    def write_summary(self, summary: Json) -> None:
         """Write the summary: the run is done."""
-        whole = {"format": FORMAT, **summary}
-        write_text(self.path / "summary.json", json.dumps(plain_json(whole), indent=2) + "\n")
+        write_text(self.path / "summary.json", json.dumps(plain_json(summary), indent=2) + "\n")
 
 
-def _as_text(line: Metrics) -> str:
-    return json.dumps(plain_json({"format": METRICS_FORMAT, **line})) + "\n"
-
-
-def _counted_from_1(line: Metrics, path: Path) -> Metrics:
-    """A line as it is today, whatever its format."""
-    written = line.pop("format", 1)
-    if problem := files.newer(path, written, METRICS_FORMAT):
-        raise problem
-    return {**line, "round": line["round"] + 1} if written == 1 else line
+def _as_text(line: Json) -> str:
+    return json.dumps(plain_json({"format": round.FORMAT, **line})) + "\n"
 
 
 def _left_behind(file: Path) -> bool:

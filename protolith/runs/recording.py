@@ -9,7 +9,8 @@ from protolith.federation.local_update import Workplace
 from protolith.models.saved import write_model
 from protolith.runs.checkpoints import Checkpoints
 from protolith.runs.config import RunConfig
-from protolith.runs.directory import RunDirectory
+from protolith.runs.directory import MODEL, RunDirectory
+from protolith.runs.round import Round
 
 
 class Recorder(Hook):
@@ -35,7 +36,7 @@ class Recorder(Hook):
         now = time.perf_counter()
         metrics["seconds"] |= {"checkpoint": self.writing, "total": now - self.last}
         self.last, self.writing = now, 0.0
-        self.directory.append_metrics(metrics)
+        self.directory.append_metrics(Round.of(metrics).to_json())
         self.state, self.progress = coordinator.state(), coordinator.progress.copy()
         if self.progress.round % self.config.checkpoint_every == 0 or coordinator.over:
             self.checkpoint()
@@ -66,7 +67,7 @@ class Models(Hook):
 
     def finished(self, coordinator: Coordinator) -> None:
         """Write what the run came to."""
-        self._write_global(self.directory.path / "model.safetensors", coordinator)
+        self._write_global(self.directory.path / MODEL, coordinator)
         if coordinator.tested == "aggregated":
             for client in sorted(coordinator.progress.memories):
                 record = coordinator.own_weights(client)

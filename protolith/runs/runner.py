@@ -4,13 +4,12 @@ from pathlib import Path
 
 from protolith import files
 from protolith.data.domain import Task
-from protolith.data.tasks import load_task
 from protolith.engines.in_process import InProcessEngine
 from protolith.engines.local import LocalEngine
 from protolith.errors import DiskRefused, Interrupted, UserError
 from protolith.evaluation import measures
 from protolith.federation import rounds
-from protolith.federation.coordinator import Coordinator, which_models
+from protolith.federation.coordinator import Coordinator, Metrics, which_models
 from protolith.federation.engine import Engine
 from protolith.federation.frozen import trained_on
 from protolith.federation.hooks import Hook, Sites
@@ -21,13 +20,16 @@ from protolith.methods.base import Roster
 from protolith.methods.registry import load_plugin
 from protolith.models.registry import only_here
 from protolith.records import nbytes
-from protolith.runs import stopping
+from protolith.runs import allocation, stopping
 from protolith.runs.accounting import Account, refuse_unaccountable, sentences_of
 from protolith.runs.checkpoints import Checkpoints
 from protolith.runs.config import RunConfig, complete_for, validated, with_weights
 from protolith.runs.diagnostics import FOLDER, PrototypeLog, TestLog
-from protolith.runs.directory import Metrics, RunDirectory
+from protolith.runs.directory import RunDirectory
 from protolith.runs.recording import Models, Recorder
+from protolith.runs.result import Summary
+from protolith.runs.round import Round
+from protolith.runs.run import task_of
 from protolith.runs.starting import Start, starting_weights
 from protolith.runs.stopping import Stopping
 from protolith.runs.summary import summarise
@@ -42,10 +44,10 @@ class Observer:
     def started(self, config: RunConfig, directory: RunDirectory, first_round: int, workers: int) -> None:
         """Hear that rounds begin, after so many that are done."""
 
-    def round_done(self, metrics: Metrics) -> None:
+    def round_done(self, done: Round) -> None:
         """Hear what came of a round, which counts from 1."""
 
-    def finished(self, summary: Metrics) -> None:
+    def finished(self, summary: Summary) -> None:
         """Hear the result."""
 
     def close(self) -> None:
@@ -58,7 +60,7 @@ def start(config: RunConfig, out: Path, observer: Observer) -> RunDirectory:
     refuse_absent_device(config)
     refuse_unaccountable(config)
     config = with_weights(config)  # before the images are decoded, which may take minutes
-    task = _load(config, observer)
+    task = task_of(config, observer.say)
     config = complete_for(config, task)
     Workplace(config, task)  # refuses what cannot work before images are encoded, or anything is written
     workplace = _workplace(config, task, observer)
@@ -86,7 +88,7 @@ def resume(path: Path, observer: Observer, workers: int | None = None) -> RunDir
     for plugin in config.plugins:
         load_plugin(plugin)
     validated(registry.get_method(config.method).params, config.params, "params.")
-    go_on(directory, config, _workplace(config, _load(config, observer), observer), observer)
+    go_on(directory, config, _workplace(config, task_of(config, observer.say), observer), observer)
     return directory
 
 
@@ -113,17 +115,6 @@ def free_directory(config: RunConfig, parent: Path) -> Path:
     while path.exists():
         path, number = parent / f"{stem}-{number}", number + 1
     return path
-
-
-def _load(config: RunConfig, observer: Observer) -> Task:
-    return load_task(
-        config.task,
-        data=Path(config.data) if config.data else None,
-        size=config.size,
-        progress=observer.say,
-        skip_bad=config.skip_bad,
-        fit=config.model.fit,
-    )
 
 
 def go_on(
@@ -156,6 +147,7 @@ def _go_on(
     directory: RunDirectory, config: RunConfig, workplace: Workplace, observer: Observer, sites: Sites | None
 ) -> None:
     directory.remove_parts()
+    allocation.keep(directory.path, workplace.allocation, workplace.task)
     roster = workplace.roster  # asked for while the network that the seed drew is at hand
     began_from = starting_weights(config, workplace)
     server = workplace.server(began_from.weights)
@@ -226,7 +218,7 @@ class _Told(Hook):
         self.observer = observer
 
     def round_done(self, metrics: Metrics, coordinator: Coordinator) -> None:
-        self.observer.round_done(metrics)
+        self.observer.round_done(Round.of(metrics))
 
 
 def worker_count(config: RunConfig, clients: int) -> int:
@@ -263,8 +255,8 @@ def _finish(
     began_from: Start,
     observer: Observer,
 ) -> None:
-    summary = {**summarise(directory, config, workplace, coordinator), **began_from.summary()}
-    directory.write_summary(summary)
+    summary = summarise(directory, config, workplace, coordinator, began_from)
+    directory.write_summary(summary.to_json())
     for sentence in sentences_of(summary):
         observer.say(sentence)
     observer.finished(summary)

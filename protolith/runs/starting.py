@@ -14,6 +14,7 @@ from protolith.federation.local_update import Workplace
 from protolith.methods.fedavg import is_buffer
 from protolith.records import BadRecord, Record
 from protolith.runs.config import RunConfig
+from protolith.runs.result import Began
 
 PREFIXES = ("module.", "model.", "backbone.", "encoder.")  # what wrappers put before all names
 HEADS = ("head.", "fc.", "classifier.")  # names of the last layer elsewhere; here it is head
@@ -44,12 +45,10 @@ class Start:
             notes.append(f"{len(self.left_out)} left out of the file: {listed(self.left_out, 5)}")
         return tuple(notes)
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> Began | None:
         """The same for the run's summary; nothing where all weights are drawn."""
-        if not self.file:
-            return {}
-        held = {"file": self.file, "kept": self.kept, "of": len(self.weights)}
-        return {"init": {**held, "drawn": list(self.drawn), "left_out": list(self.left_out)}}
+        held = {"drawn": self.drawn, "left_out": self.left_out}
+        return Began(file=self.file, kept=self.kept, of=len(self.weights), **held) if self.file else None
 
 
 def starting_weights(config: RunConfig, workplace: Workplace) -> Start:

@@ -1,14 +1,16 @@
 """Early stopping: when the clients' validation images say that nothing gets better. Test images have no say in it."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from protolith import records
 from protolith.errors import UserError
-from protolith.federation.coordinator import Coordinator
+from protolith.federation.coordinator import Coordinator, Metrics
 from protolith.federation.hooks import Hook
 from protolith.federation.local_update import Workplace
 from protolith.runs.config import RunConfig
-from protolith.runs.directory import Metrics, RunDirectory
+from protolith.runs.directory import RunDirectory
+from protolith.runs.round import Round
 
 BEST = "best.safetensors"
 
@@ -21,10 +23,10 @@ def refuse_unsuitable(config: RunConfig, tested: str) -> None:
         raise UserError("protocol.validation is for runs whose global model is tested, and this one has none.")
 
 
-def best_round(lines: list[Metrics]) -> Metrics | None:
+def best_round(lines: Sequence[Round]) -> Round | None:
     """The round with the highest mean validation accuracy; the first of several."""
-    measured = [line for line in lines if "validation" in line]
-    return max(measured, key=lambda line: line["validation"], default=None)  # max takes the first
+    measured = [(line.validation, line) for line in lines if line.validation is not None]
+    return max(measured, key=lambda pair: pair[0], default=(0.0, None))[1]  # max takes the first
 
 
 class Stopping(Hook):
@@ -45,8 +47,8 @@ class Stopping(Hook):
         """Take in a round; the best model so far is written before the round counts as done."""
         if not self.patience:
             return
-        self.lines.append(metrics)
-        if best_round(self.lines) is metrics:
+        self.lines.append(done := Round.of(metrics))
+        if best_round(self.lines) is done:
             records.write(self.file, coordinator.state(), about=self.workplace.about_model(), sync=True)
         if self.now:
             coordinator.stop()
@@ -55,7 +57,7 @@ class Stopping(Hook):
     def now(self) -> bool:
         """Tell whether enough rounds have brought nothing better."""
         best = best_round(self.lines) if self.patience else None
-        return best is not None and self.lines[-1]["round"] - best["round"] >= self.patience
+        return best is not None and self.lines[-1].round - best.round >= self.patience
 
     def finished(self, coordinator: Coordinator) -> None:
         """Go back to the best model: it is the one that is saved and reported."""

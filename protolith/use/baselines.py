@@ -4,15 +4,12 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from math import sqrt
 from pathlib import Path
-from typing import Any
 
-from protolith.data.protocols import allocate
-from protolith.data.tasks import load_task
 from protolith.errors import UserError
 from protolith.methods.registry import get_method
 from protolith.runs import runner
 from protolith.runs.config import RunConfig, merge, resolve
-from protolith.runs.directory import RunDirectory
+from protolith.runs.run import Run
 from protolith.runs.runner import Observer
 from protolith.use.text import columns
 
@@ -48,26 +45,26 @@ class Baselines:
             rows.append([name, *(f"{value:.2f}" for value in [*numbers, sum(numbers) / len(numbers)])])
         return "\n".join([columns(rows), *(verdict.sentence for verdict in self.verdicts)])
 
-    def plain(self) -> dict[str, Any]:
+    def plain(self) -> dict[str, object]:
         """The same for other programs."""
         return asdict(self)
 
 
-def run_baselines(run: RunDirectory, observer: Observer) -> Baselines:
+def run_baselines(run: Run, observer: Observer) -> Baselines:
     """Train the baselines of a finished run in its directory; those that are there already are only read."""
-    config, summary = run.config(), run.summary()
+    config, summary = run.config, run.finished
     if config.engine == "flower":
         raise UserError("--with-baselines needs all images on this machine, and the run's are at its sites.")
     if summary is None:
         raise UserError(f"{run.path} is not finished: baselines come after it.")
     title = get_method(config.method).title
-    accuracy = {title: summary["accuracy"]}
+    accuracy = {title: summary.accuracy}
     for name, settings in _settings(config).items():
         accuracy[name] = _finished(settings, run.path / FOLDER / name, observer)
     if "fedavg" in accuracy:
         accuracy["FedAvg"] = accuracy.pop("fedavg")
     return Baselines(
-        {_named(name): values for name, values in accuracy.items()}, verdicts(title, accuracy, _tested(config))
+        {_named(name): values for name, values in accuracy.items()}, verdicts(title, accuracy, _tested(run))
     )
 
 
@@ -93,7 +90,7 @@ def verdicts(title: str, accuracy: Mapping[str, Mapping[str, float]], tested: Ma
 def _settings(config: RunConfig) -> dict[str, RunConfig]:
     """The same data, network, training and rounds; only who trains with whom differs."""
     base = config.model_dump() | {"params": {}, "diagnostics": False, "keep_models": []}
-    changes: dict[str, dict[str, Any]] = {
+    changes: dict[str, dict[str, object]] = {
         "alone": {"method": "solo", "tested": "auto", "buffers": "average"},
         "fedavg": {"method": "fedavg"},
         "pooled": {"method": "fedavg", "tested": "auto", "buffers": "average", "protocol": {"pool": True}},
@@ -105,20 +102,15 @@ def _settings(config: RunConfig) -> dict[str, RunConfig]:
 
 def _finished(config: RunConfig, place: Path, observer: Observer) -> dict[str, float]:
     if (place / "config.toml").is_file():
-        directory = runner.resume(place, observer)
+        runner.resume(place, observer)
     else:
-        directory = runner.start(config, place, observer)
-    summary = directory.summary()
-    assert summary is not None
-    accuracy: dict[str, float] = summary["accuracy"]
-    return accuracy
+        runner.start(config, place, observer)
+    return Run(place).summary.accuracy
 
 
-def _tested(config: RunConfig) -> dict[str, int]:
-    data = Path(config.data) if config.data else None
-    task = load_task(config.task, data=data, size=config.size, skip_bad=config.skip_bad, fit=config.model.fit)
+def _tested(run: Run) -> dict[str, int]:
     found: dict[str, int] = {}
-    for test in allocate(task, config.protocol, config.seed).tests:
+    for test in run.allocation.tests:
         found[test.domain] = found.get(test.domain, 0) + len(test.rows)
     return found
 

@@ -3,14 +3,14 @@
 from protolith.models.backbones import shown
 from protolith.models.spec import InputSpec
 from protolith.runs.attendance import sentences
-from protolith.runs.directory import Metrics
+from protolith.runs.result import Summary
 from protolith.use.familiarity import FALSE_ALARMS, Familiarity
 from protolith.use.trained import Trained
 
 
 def model_card(trained: Trained, known: Familiarity | None, file: str, difference: float | None) -> str:
     """Write a model card from what the run directory holds; nothing is claimed that is not in it."""
-    config, summary = trained.config, trained.run.summary() or {}
+    config, summary = trained.config, trained.run.finished
     parts = [
         f"# {file}",
         f"{_network(trained)} that tells {len(trained.classes)} classes apart: "
@@ -35,25 +35,25 @@ def _network(trained: Trained) -> str:
     return f"A network on the pretrained backbone {' and '.join(said)}"
 
 
-def _data(trained: Trained, summary: Metrics) -> str:
+def _data(trained: Trained, summary: Summary | None) -> str:
     protocol = trained.config.protocol
     clients = ", ".join(f"{name} ({count})" for name, count in protocol.clients.items() if count)
     task = trained.config.task.rstrip("/").rsplit("/", 1)[-1]  # where it lies on somebody's disk is nobody's business
     lines = ["## Data", f"Task `{task}`; clients by site: {clients}. Protocol `{protocol.name}`."]
     if protocol.unseen:
         lines.append(f"No image of `{protocol.unseen}` was trained on.")
-    lines += [f"- {note}" for note in summary.get("notes", [])]
+    lines += [f"- {note}" for note in summary.notes] if summary else []
     return "\n\n".join(lines[:2]) + "".join(f"\n{line}" for line in lines[2:])
 
 
-def _accuracy(trained: Trained, summary: Metrics) -> str:
-    if not summary:
+def _accuracy(trained: Trained, summary: Summary | None) -> str:
+    if summary is None:
         return "## Accuracy\n\nThe run was not finished, so that none is stated."
-    rows = [f"| {site} | {value:.1f} |" for site, value in summary["accuracy"].items()]
-    table = "\n".join(["| site | accuracy in per cent |", "|---|---|", *rows, f"| mean | {summary['mean']:.1f} |"])
+    rows = [f"| {site} | {value:.1f} |" for site, value in summary.accuracy.items()]
+    table = "\n".join(["| site | accuracy in per cent |", "|---|---|", *rows, f"| mean | {summary.mean:.1f} |"])
     absent = "".join(f"\n\n{said[:1].upper()}{said[1:]}." for said in sentences(summary))
     return (
-        f"## Accuracy\n\nOf {summary['accuracy_of']} on test images, {summary['rule']}; the model in this file is "
+        f"## Accuracy\n\nOf {summary.tested.words} on test images, {summary.rule}; the model in this file is "
         f"that of the last round.\n\n{table}{absent}"
     )
 
@@ -92,10 +92,10 @@ def _familiarity(known: Familiarity | None) -> str:
     )
 
 
-def _limits(trained: Trained, summary: Metrics) -> str:
+def _limits(trained: Trained, summary: Summary | None) -> str:
     lines = ["Every image gets one of the classes, also one that shows none of them."]
-    if summary and len(summary["accuracy"]) > 1:
-        worst, value = min(summary["accuracy"].items(), key=lambda item: item[1])
+    if summary and len(summary.accuracy) > 1:
+        worst, value = min(summary.accuracy.items(), key=lambda item: item[1])
         lines.append(f"The hardest site was {worst} with {value:.1f} %.")
     lines.append("At a site whose images look different from all of these, expect less; measure before you rely on it.")
     lines.append("Confidence is the network's softmax and is not calibrated.")

@@ -2,7 +2,6 @@
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -49,7 +48,7 @@ class Check:
         parts = [self._heading(), self._counts(), self._sizes(), *self._lists(), self._advice()]
         return "\n\n".join(part for part in parts if part)
 
-    def plain(self) -> dict[str, Any]:
+    def plain(self) -> dict[str, object]:
         """Everything, for other programs."""
         return {
             "path": self.path,
@@ -120,7 +119,7 @@ class Check:
             ]
         )
 
-    def _plain_suggestion(self) -> dict[str, Any] | None:
+    def _plain_suggestion(self) -> dict[str, object] | None:
         if self.suggestion is None:
             return None
         return {**asdict(self.suggestion), **(asdict(self.estimate) if self.estimate else {})}

@@ -3,17 +3,16 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import median
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from protolith.data.domain import Task
-from protolith.data.protocols import allocate, partition_of, select
+from protolith.data.protocols import partition_of, select
 from protolith.data.sources.found import Progress, listed, silent
 from protolith.errors import UserError
 from protolith.prototypes import finch
-from protolith.runs.directory import RunDirectory
+from protolith.runs.run import Run
 from protolith.use.familiarity import FALSE_ALARMS, Familiarity, familiarity_of
 from protolith.use.text import columns
 from protolith.use.trained import Trained, open_trained
@@ -71,7 +70,7 @@ class Diagnosis:
     alike_by_colours: tuple[tuple[str, ...], ...]
     expectation: Expectation | None
 
-    def plain(self) -> dict[str, Any]:
+    def plain(self) -> dict[str, object]:
         """Everything, for other programs."""
         return asdict(self)
 
@@ -123,7 +122,7 @@ class Diagnosis:
         return "\n".join(lines)
 
 
-def diagnose(run: RunDirectory, unseen: Sequence[RunDirectory] = (), progress: Progress = silent) -> Diagnosis:
+def diagnose(run: Run, unseen: Sequence[Run] = (), progress: Progress = silent) -> Diagnosis:
     """Diagnose a finished run whose images are at hand; `unseen` are leave-one-site-out runs."""
     trained = open_trained(run)
     known = familiarity_of(trained, progress)
@@ -141,7 +140,7 @@ def diagnose(run: RunDirectory, unseen: Sequence[RunDirectory] = (), progress: P
 
 def _sites(trained: Trained, task: Task, known: Familiarity, between: Tensor) -> list[SiteDiagnosis]:
     tests: dict[str, list[Tensor]] = {}
-    for test in allocate(task, trained.config.protocol, trained.config.seed).tests:
+    for test in trained.run.allocation.tests:
         tests.setdefault(test.domain, []).append(test.rows)
     held = dict(zip(known.sites, known.counts.sum(dim=1).tolist(), strict=True))
     away = _away(known, between)
@@ -264,25 +263,25 @@ def _groups(points: Tensor, sites: Sequence[str]) -> tuple[tuple[str, ...], ...]
     )
 
 
-def _expectation(trained: Trained, unseen: Sequence[RunDirectory]) -> Expectation | None:
+def _expectation(trained: Trained, unseen: Sequence[Run]) -> Expectation | None:
     if not unseen:
         return None
     found: dict[str, list[float]] = {}
     differs: set[str] = set()
     ours = _compared(trained.config.model_dump())
     for run in unseen:
-        config, summary = run.config(), run.summary()
+        config, summary = run.config, run.finished
         if not partition_of(config.protocol).unseen:
             raise UserError(f"--unseen {run.path}: its protocol is '{config.protocol.name}', not 'unseen'.")
         if summary is None:
             raise UserError(f"--unseen {run.path}: the run is not finished.")
         theirs = _compared(config.model_dump())
         differs |= {key for key in ours if ours[key] != theirs[key]}
-        for site, value in summary["accuracy"].items():
+        for site, value in summary.accuracy.items():
             found.setdefault(site, []).append(value)
     means = {site: sum(values) / len(values) for site, values in found.items()}
     return Expectation(means, tuple(sorted(differs)))
 
 
-def _compared(config: Mapping[str, Any]) -> dict[str, Any]:
+def _compared(config: Mapping[str, object]) -> dict[str, object]:
     return {key: config[key] for key in ("method", "task", "size", "rounds", "model", "training", "params")}

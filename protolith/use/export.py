@@ -5,6 +5,7 @@ import io
 import json
 import logging
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from protolith.methods.registry import classify
 from protolith.models.backbones import shown, told
 from protolith.models.spec import spec_of
 from protolith.records import Record, clone
-from protolith.runs.directory import RunDirectory
+from protolith.runs.run import Run
 from protolith.use.card import model_card, resizing
 from protolith.use.familiarity import FALSE_ALARMS, JUDGE, Familiarity, familiarity_of
 from protolith.use.trained import Trained, looks_of, open_trained
@@ -53,7 +54,7 @@ class _Whole(nn.Module):
         return self.model.head(features), features, looks  # type: ignore[operator]
 
 
-def export(run: RunDirectory, to: str, out: Path, progress: Progress = silent) -> Exported:
+def export(run: Run, to: str, out: Path, progress: Progress = silent) -> Exported:
     """Write a run's global model in another format, and MODEL_CARD.md beside it."""
     if to not in FORMATS:
         raise unknown("format in --to", to, FORMATS)
@@ -75,9 +76,9 @@ def export(run: RunDirectory, to: str, out: Path, progress: Progress = silent) -
     return Exported((*found.files, card), found.difference)
 
 
-def metadata(trained: Trained, known: Familiarity | None) -> dict[str, Any]:
+def metadata(trained: Trained, known: Familiarity | None) -> dict[str, object]:
     """Everything that a user of the model needs besides its weights."""
-    about: dict[str, Any] = {
+    about: dict[str, object] = {
         "model": shown(trained.saved.name),
         "width": trained.saved.width,
         "classes": list(trained.classes),
@@ -150,12 +151,12 @@ def _libraries() -> tuple[Any, Any]:
     return onnx, onnxruntime
 
 
-def _entry(proto: Any, key: str, value: Any) -> None:
+def _entry(proto: Any, key: str, value: object) -> None:
     entry = proto.metadata_props.add()
     entry.key, entry.value = key, value if isinstance(value, str) else json.dumps(value)
 
 
-def _rounded(value: Any) -> Any:
+def _rounded(value: object) -> object:
     if isinstance(value, list):
         return [_rounded(part) for part in value]
     return float(f"{value:.7g}") if isinstance(value, float) else value
@@ -176,7 +177,7 @@ def _compared(runtime: Any, content: bytes, trained: Trained) -> float:
 
 
 @contextlib.contextmanager
-def _quiet() -> Any:
+def _quiet() -> Iterator[None]:
     """Keep the exporter's own words off the terminal."""
     level = logging.getLogger("torch.onnx").level
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)

@@ -20,15 +20,16 @@ from torch import Tensor
 
 from protolith import records
 from protolith.data.domain import Domain, Task
-from protolith.data.protocols import Allocation, allocate, select
+from protolith.data.protocols import Allocation, select
 from protolith.data.sources.found import Progress, silent
 from protolith.errors import UserError
 from protolith.prototypes import ClassMeans
 from protolith.records import BadRecord
-from protolith.runs.directory import RunDirectory
+from protolith.runs.directory import MODEL
+from protolith.runs.run import Run
 from protolith.seeds import generator
 from protolith.use.surface import LENGTH
-from protolith.use.trained import MODEL, Trained
+from protolith.use.trained import Trained
 
 FILE = "familiarity.safetensors"
 FALSE_ALARMS = 0.05
@@ -105,8 +106,7 @@ def familiarity_of(trained: Trained, progress: Progress = silent) -> Familiarity
 
 def compute(trained: Trained, task: Task) -> Familiarity:
     """Prototypes from the clients' training images; distances of what no client has trained on."""
-    allocation = allocate(task, trained.config.protocol, trained.config.seed)
-    held = _rows_of_clients(allocation, task)
+    held = _rows_of_clients(trained.run.allocation, task)
     sites = [domain for domain in task.domains if len(held[domain.name])]
     means, residuals, seen, looks = [], [], [], []
     for domain in sites:
@@ -169,7 +169,7 @@ def _stored(path: Path, model: str) -> Familiarity | None:
         return None
 
 
-def _digest(run: RunDirectory) -> str:
+def _digest(run: Run) -> str:
     with (run.path / MODEL).open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

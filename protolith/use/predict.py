@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,7 +15,7 @@ from protolith.data.sources.decode import about_unread, decode, suffixes, unread
 from protolith.data.sources.found import Progress, silent
 from protolith.data.sources.inventory import printable
 from protolith.errors import UserError
-from protolith.runs.directory import RunDirectory
+from protolith.runs.run import Run
 from protolith.use.familiarity import FALSE_ALARMS, Familiarity, checked_rate, familiarity_of
 from protolith.use.text import columns
 from protolith.use.trained import Trained, open_trained
@@ -54,7 +53,7 @@ class Predictor:
     `note` says why there is no familiarity, where there is none.
     """
 
-    def __init__(self, run: RunDirectory, false_alarms: float = FALSE_ALARMS, progress: Progress = silent) -> None:
+    def __init__(self, run: Run, false_alarms: float = FALSE_ALARMS, progress: Progress = silent) -> None:
         self.trained: Trained = open_trained(run)
         self.false_alarms = checked_rate(false_alarms)
         self.progress = progress
@@ -160,6 +159,6 @@ def as_csv(predictions: Sequence[Prediction]) -> str:
     return buffer.getvalue()
 
 
-def as_plain(predictions: Sequence[Prediction]) -> list[dict[str, Any]]:
+def as_plain(predictions: Sequence[Prediction]) -> list[dict[str, object]]:
     """Predictions for other programs."""
     return [asdict(item) for item in predictions]

@@ -2,27 +2,23 @@
 
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import cast
 
 import torch
 from torch import Tensor, nn
 
 from protolith.data.domain import Task
-from protolith.data.tasks import load_task
 from protolith.errors import UserError
 from protolith.federation.local_update import choose_device, one_thread, present_device
-from protolith.methods.registry import Method, classify, get_method, load_plugin
+from protolith.methods.registry import Method, classify
 from protolith.models import Network
 from protolith.models.passes import answers
-from protolith.models.saved import Saved, open_model
+from protolith.models.saved import Saved
 from protolith.models.spec import InputSpec, see
 from protolith.records import Record
 from protolith.runs.config import RunConfig
-from protolith.runs.directory import RunDirectory
+from protolith.runs.run import Run
 from protolith.use.surface import surface
-
-MODEL = "model.safetensors"
 
 
 @dataclass(frozen=True)
@@ -48,11 +44,19 @@ def looks_of(inputs: Tensor, features: Tensor, spec: InputSpec) -> Tensor:
 class Trained:
     """The global model of a run, with what its method and its run know."""
 
-    run: RunDirectory
-    config: RunConfig
+    run: Run
     saved: Saved
-    method: Method
     device: torch.device
+
+    @property
+    def config(self) -> RunConfig:
+        """The run's configuration."""
+        return self.run.config
+
+    @property
+    def method(self) -> Method:
+        """The method that trained it."""
+        return self.run.method
 
     @property
     def model(self) -> nn.Module:
@@ -94,28 +98,10 @@ class Trained:
 
     def task(self) -> Task:
         """The run's data, where they are at hand."""
-        config = self.config
-        if config.engine == "flower":
-            raise UserError("the run's images are at its sites and not here.")
-        data = Path(config.data) if config.data else None
-        task = load_task(config.task, data=data, size=config.size, skip_bad=config.skip_bad, fit=config.model.fit)
+        task = self.run.task()
         if task.classes != self.classes:
             raise UserError(f"task {task.name} now has other classes than the model of {self.run.path}.")
         return task
-
-
-def open_network(run: RunDirectory) -> Saved:
-    """The global network of a finished run, and its method's knowledge."""
-    config = run.config()
-    for plugin in config.plugins:
-        load_plugin(plugin)
-    held = open_model(run.path / MODEL)
-    if (of := (held.backbone or {}).get("sha256", "")) != config.model.sha256:
-        raise UserError(
-            f"{run.path / MODEL} was trained from other weights of {held.name} than the run began with: SHA-256 "
-            f"{of[:16] or 'unknown'}…, not {config.model.sha256[:16] or 'none'}…."
-        )
-    return held
 
 
 def _device_here(trained_on: str) -> torch.device:
@@ -126,9 +112,8 @@ def _device_here(trained_on: str) -> torch.device:
         return choose_device("auto")
 
 
-def open_trained(run: RunDirectory) -> Trained:
+def open_trained(run: Run) -> Trained:
     """Open the global model of a finished run."""
-    config, held = run.config(), open_network(run)
-    device = _device_here(config.device)
+    held, device = run.saved_model(), _device_here(run.config.device)
     held.model.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-    return Trained(run, config, held, get_method(config.method), device)
+    return Trained(run, held, device)

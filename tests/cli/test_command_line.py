@@ -61,7 +61,7 @@ def test_run_as_json(protolith):
     code, out, _ = protolith("run", *SMALL, "--json")
     summary = json.loads(out)
     assert code == 0 and summary["rounds"] == 2 and set(summary["accuracy"]) == {"pen", "photo", "print", "street"}
-    assert summary["versions"]["torch"] and summary["accuracy_of"] == "the global model"
+    assert summary["versions"]["torch"] and summary["tested"] == "global"
     assert torch.backends.cpu.get_cpu_capability() in summary["versions"]["processor"]
 
 

@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -31,7 +32,7 @@ def test_the_tutorial_runs_as_it_stands(tmp_path):
         said += done.stdout
     for file in ("runs/first/report.html", "predictions.csv", "model/digits.onnx", "model/MODEL_CARD.md"):
         assert (tmp_path / file).stat().st_size > 0
-    assert sum(pl.load(tmp_path / "runs/first").metrics[-1]["accuracy"].values()) / 4 > 60  # it has learned something
+    assert sum(pl.load(tmp_path / "runs/first").rounds[-1].accuracy.values()) / 4 > 60  # it has learned something
     images = len(list((tmp_path / "photos/pen/test").rglob("*.png")))
     assert len((tmp_path / "predictions.csv").read_text().splitlines()) == images + 1
     assert "street" in said and "plain/digits.safetensors" in said
@@ -42,7 +43,7 @@ def test_the_method_of_the_page_trains(tmp_path, tiny):
     plugin = tmp_path / "pull.py"
     plugin.write_text(text)
     run = pl.fit("pull", out=tmp_path / "run", plugins=[str(plugin)], params={"weight": 1.0}, **{**tiny, "rounds": 2})
-    assert "pull" not in run.metrics[0]["loss"] and run.metrics[1]["loss"]["pull"] > 0
+    assert "pull" not in run.rounds[0].loss and run.rounds[1].loss["pull"] > 0
 
 
 def test_the_task_of_the_page_is_checked_and_trained(tmp_path, protolith):
@@ -85,3 +86,23 @@ def test_the_site_asks_no_other_host_for_anything():
     for file in [*DOCS.rglob("*.md"), *DOCS.rglob("*.css")]:
         text = re.sub(r"^```.*?^```", "", file.read_text(), flags=re.S | re.M)
         assert not re.search(r"!\[[^\]]*\]\(https?:|src=.https?:|url\(.?https?:|@import", text), file
+
+
+def test_the_walk_from_the_command_to_a_prototype_is_as_the_page_on_the_house_draws_it():
+    """Each function that is named is in the file that is named, and calls or begins the next one."""
+    page = (DOCS / "architecture.md").read_text()
+    drawn = page.split("## A walk from the command to a prototype")[1].split("```")[1]
+    steps, file = [], ""
+    for line in drawn.strip().splitlines():
+        file = found[0] if (found := re.findall(r"^[a-z_/]+\.py", line)) else file
+        steps += [(file, name) for name in re.findall(r"(\w+)\(\)", line)]
+    sources = {name: (DOCS.parent / "protolith" / name).read_text() for name, _ in steps}
+    assert "in nine functions of six files" in page and (len(steps), len(sources)) == (9, 6)
+    for here, name in steps:
+        assert f"def {name}(" in sources[here], (here, name)
+    for (here, _), (_, called) in pairwise(steps):
+        assert re.search(rf"\b{called}\(", sources[here]), (here, called)
+    who = page.split("| name | in a line |")[1].split("\n\n")[0]
+    package = "".join(path.read_text() for path in (DOCS.parent / "protolith").rglob("*.py"))
+    for name in re.findall(r"`([A-Z]\w+)`", who.replace("`Setup`, and", "")):
+        assert f"class {name}" in package, name

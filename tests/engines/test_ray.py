@@ -15,6 +15,7 @@ import pytest
 
 import protolith as pl
 from protolith.federation.setup import Setup
+from protolith.models.packaged import weights_of
 from protolith.runs.config import resolve
 from protolith.runs.runner import Observer
 from protolith.use.trained import open_trained
@@ -22,6 +23,7 @@ from protolith.use.trained import open_trained
 ray = pytest.importorskip("ray", reason="Ray is not installed (pip install 'protolith[ray]')")
 from ray.cluster_utils import Cluster  # noqa: E402
 
+from protolith.engines.ray.engine import _connect  # noqa: E402
 from protolith.engines.ray.place import RayPlace, task_arrays, to_arrays  # noqa: E402
 
 PLUGIN = """
@@ -84,7 +86,7 @@ def files(run):
         for pattern in ("model.safetensors", "models/*.safetensors")
         for file in run.path.glob(pattern)
     }
-    return found, [line["accuracy"] for line in run.metrics]
+    return found, [line.accuracy for line in run.rounds]
 
 
 def test_the_same_bytes_on_two_nodes(cluster, tiny, tmp_path):
@@ -95,6 +97,20 @@ def test_the_same_bytes_on_two_nodes(cluster, tiny, tmp_path):
             out=tmp_path / method / "there", **{**settings, "workers": -1}, engine="ray", address=cluster.address
         )
         assert files(there) == files(here) and files(here)[0]
+
+
+@pytest.mark.skipif(not weights_of("efficientnet-lite0")[1], reason="the pretrained weights are not installed")
+def test_heads_on_frozen_features_have_the_same_bytes_too(cluster, tiny, tmp_path):
+    settings = {
+        **tiny,
+        "method": "strata",
+        "rounds": 2,
+        "size": 32,
+        "model": {"name": "efficientnet-lite0", "views": 2},
+    }
+    here = pl.fit(out=tmp_path / "here", **settings)
+    there = pl.fit(out=tmp_path / "there", **{**settings, "workers": -1}, engine="ray", address=cluster.address)
+    assert files(there) == files(here) and files(here)[0]
 
 
 def working(cluster):
@@ -201,8 +217,17 @@ def test_a_disk_that_takes_nothing_more_is_no_fault_of_the_job(monkeypatch, tiny
 def test_the_images_of_a_run_with_ray_are_on_this_machine(cluster, tiny, tmp_path):
     given = {**tiny, "rounds": 1, "workers": -1, "engine": "ray", "address": cluster.address}
     run = pl.fit(out=tmp_path / "run", **given)
-    assert open_trained(run.directory).task().classes == pl.load_task("mini").classes
+    assert open_trained(run).task().classes == pl.load_task("mini").classes
     assert list(run.baselines().accuracy) == ["FedAvg", "every site alone", "all data pooled"]
+
+
+def test_a_run_without_an_address_never_looks_for_the_cluster_of_a_run_before(monkeypatch):
+    """A killed run leaves a note of its cluster, for which Ray would wait two minutes."""
+    asked = []
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr(ray, "init", lambda *address, **_: asked.append(address))
+    _connect("")
+    assert asked == [("local",)]
 
 
 def test_after_a_killed_run_the_next_one_starts_at_once(tiny, tmp_path, monkeypatch):

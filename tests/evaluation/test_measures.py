@@ -15,6 +15,7 @@ from protolith.experiments.table import build_tables
 from protolith.federation.local_update import Workplace
 from protolith.runs import runner
 from protolith.runs.config import complete_for, resolve
+from protolith.runs.run import Run
 from protolith.runs.runner import Observer
 
 BOTH = [Accuracy(), PerClass()]
@@ -130,12 +131,12 @@ def test_worker_processes_count_the_same(tmp_path, tested):
         runner.start(resolve([settings(workers=workers, tested=tested)]), tmp_path / str(workers), Observer())
         for workers in (0, 2)
     ]
-    lines = [[{k: v for k, v in line.items() if k != "seconds"} for line in run.metrics()] for run in runs]
+    lines = [[line.model_copy(update={"seconds": {}}) for line in run.metrics()] for run in runs]
     assert lines[0] == lines[1]
     for line in lines[0]:
-        classes = line["measures"]["per-class"]["classes"]
-        assert len(classes) == 10 and line["by_images"] is not None
-        assert line["measures"]["per-class"]["domains"].keys() == line["accuracy"].keys()
+        classes = line.measures["per-class"].classes
+        assert len(classes) == 10 and line.by_images is not None
+        assert line.measures["per-class"].domains.keys() == line.accuracy.keys()
 
 
 def test_accuracy_by_images_counts_each_image_once(tmp_path):
@@ -147,8 +148,8 @@ def test_accuracy_by_images_counts_each_image_once(tmp_path):
     run = runner.start(config, tmp_path / "run", Observer())
     line, sizes = run.metrics()[-1], {test.name: len(test.rows) for test in place.allocation.tests}
     assert {name: int(c["accuracy"]["images"]) for name, c in counts.items()} == sizes
-    right = sum(line["accuracy"][name] * size for name, size in sizes.items())
-    assert line["by_images"] == pytest.approx(right / sum(sizes.values()))
+    right = sum(line.accuracy[name] * size for name, size in sizes.items())
+    assert line.by_images == pytest.approx(right / sum(sizes.values()))
     assert len(set(sizes.values())) > 1  # or it would be the mean over domains
 
 
@@ -158,19 +159,19 @@ def test_a_measure_of_ones_own_is_one_file_and_reaches_workers_summary_and_table
         given = settings(workers=2, measures=["surety"], plugins=[str(tmp_path / "surety.py")])
         run = runner.start(resolve([given]), tmp_path / "run", Observer())
         here = runner.start(resolve([{**given, "workers": 0}]), tmp_path / "here", Observer())
-        value = run.summary()["measures"]["surety"]
-        assert 100 <= value["mean"] <= 1000 and value == here.summary()["measures"]["surety"]
-        table = build_tables([run], "surety")[0]
-        assert table.columns == [*run.summary()["accuracy"], "by images", "mean"]
-        assert table.rows[0].mean("by images") == value["by_images"]
+        value = run.summary().measures["surety"]
+        assert 100 <= value.mean <= 1000 and value == here.summary().measures["surety"]
+        table = build_tables([Run(run.path)], "surety")[0]
+        assert table.columns == [*run.summary().accuracy, "by images", "mean"]
+        assert table.rows[0].mean("by images") == value.by_images
     finally:
         measures.MEASURES.pop("surety", None)
 
 
 def test_the_table_by_images(tmp_path):
-    run = runner.start(resolve([settings()]), tmp_path / "run", Observer())
+    run = Run(runner.start(resolve([settings()]), tmp_path / "run", Observer()).path)
     table = build_tables([run], "images")[0]
     assert table.columns == ["by images", "mean"]
-    assert table.rows[0].mean("by images") == run.summary()["by_images"]
+    assert table.rows[0].mean("by images") == run.summary.by_images
     with pytest.raises(UserError, match="no such values"):
         build_tables([run], "cross")

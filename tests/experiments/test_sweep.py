@@ -23,6 +23,7 @@ from protolith.experiments.table import build_tables
 from protolith.runs import runner
 from protolith.runs.config import resolve
 from protolith.runs.directory import RunDirectory
+from protolith.runs.run import Run
 from protolith.runs.runner import Observer
 from protolith.use.text import span
 
@@ -308,7 +309,7 @@ def test_killed_twice_gives_the_table_of_a_sweep_that_was_not(quick, tmp_path, s
         for method in methods:
             layer = {"method": method, "seed": seed, "workers": 0}
             whole.append(runner.start(resolve([settings, layer]), tmp_path / f"{method}{seed}", Observer()))
-    assert (tmp_path / "stdout").read_text() == render(build_tables(whole), "text")
+    assert (tmp_path / "stdout").read_text() == render(build_tables([Run(run.path) for run in whole]), "text")
     assert "12 of 12 done" in (tmp_path / "stderr").read_text()
 
 
@@ -509,15 +510,15 @@ def test_an_edited_plug_in_is_run_again_and_a_moved_one_is_not(quick, lamed, tmp
         layer = {"method": "lamed", "plugins": [plugin]}
         (outcome,) = run_sweep([resolve([quick, layer])], tmp_path / "s", notes := Notes())
         assert outcome.state == "done", outcome.error
-        return outcome.path, len(notes.started_jobs), RunDirectory.open(outcome.path).metrics()[-1]["loss"]["ce"]
+        return outcome.path, len(notes.started_jobs), RunDirectory.open(outcome.path).metrics()[-1].loss["ce"]
 
     first, ran, loss = swept(lamed(1.0))
     assert ran == 1 and swept(lamed(1.0)) == (first, 0, loss)
     edited, ran, other = swept(lamed(0.0))
     assert edited != first and ran == 1 and other != loss
     assert swept(lamed(1.0, tmp_path / "elsewhere" / "lamed.py")) == (first, 0, loss)
-    runs = [RunDirectory.open(path) for path in (first, edited)]
-    held = [run.summary()["plugins"]["lamed.py"] for run in runs]
+    runs = [Run.open(path) for path in (first, edited)]
+    held = [run.summary.plugins["lamed.py"] for run in runs]
     assert held[0] != held[1]
     (table,) = build_tables(runs)
     assert [row.label for row in table.rows] == [f"Lamed, lamed.py={one} †" for one in sorted(held)]

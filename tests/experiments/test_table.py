@@ -14,6 +14,8 @@ from protolith.experiments.render import latex_safe, render
 from protolith.experiments.table import Table, TableRow, build_tables
 from protolith.runs.config import resolve
 from protolith.runs.directory import RunDirectory
+from protolith.runs.round import Round
+from protolith.runs.run import Run
 
 
 @pytest.fixture
@@ -34,7 +36,7 @@ def make(tmp_path):
                 "seconds": 5.0,
             }  # fmt: skip
             run.write_summary(summary)
-        return run
+        return Run(run.path)
 
     return write
 
@@ -89,9 +91,7 @@ def test_cost_is_by_round_and_a_target_must_be_reached_by_all_seeds(make):
 
 def test_measures_of_domains_and_targets():
     assert worst({"a": 3.0, "b": 1.0, "c": 2.0}) == ("b", 1.0) and spread({"a": 3.0, "b": 1.0}) == 2.0
-    lines = [
-        {"round": r + 1, "bytes_down": 2, "bytes_up": 1, **m} for r, m in enumerate([{}, {"mean": 5.0}, {"mean": 7.0}])
-    ]
+    lines = [Round(round=r + 1, bytes_down=2, bytes_up=1, mean=mean) for r, mean in enumerate([None, 5.0, 7.0])]
     assert reached(lines, 5.0) == (2, 6) and reached(lines, 6.0) == (3, 9) and reached(lines, 8.0) is None
 
 
@@ -148,7 +148,7 @@ def test_latex_compiles(tmp_path):
 def test_runs_of_different_versions_are_said_in_one_line(make):
     runs = [make("a", {"x": 1.0}), make("b", {"x": 2.0}, method="fpl"), make("c", {"x": 3.0}, seed=1)]
     for run, version in zip(runs, ("0.1.0", "0.1.0", "0.2.0"), strict=True):
-        run.write_summary({**run.summary(), "versions": {"protolith": version, "python": "3.11"}})
+        run.directory.write_summary({**run.summary.to_json(), "versions": {"protolith": version, "python": "3.11"}})
     assert build_tables(runs)[0].footer == ["runs of different code: protolith 0.1.0 and 0.2.0"]
     assert build_tables(runs[:2])[0].footer == []
 

@@ -24,7 +24,8 @@ from protolith.flower.note import RunNote
 from protolith.flower.plan import Deployment
 from protolith.runs import runner
 from protolith.runs.config import resolve
-from protolith.runs.directory import Metrics, RunDirectory
+from protolith.runs.directory import RunDirectory
+from protolith.runs.round import Round
 from protolith.runs.runner import Interrupted, Observer
 
 INSTALLED = (Path(sys.executable).parent / "flower-superlink").exists()
@@ -249,7 +250,7 @@ def assert_as_on_this_machine(run: RunDirectory, settings: dict[str, object]) ->
     assert models[0].keys() == models[1].keys()
     assert all(torch.equal(models[0][name], models[1][name]) for name in models[0])
     for ours, others in zip(run.metrics(), here.metrics(), strict=True):
-        assert ours["accuracy"] == others["accuracy"] and ours["missing"] == []
+        assert ours.accuracy == others.accuracy and ours.missing == ()
 
 
 class Breaks(Observer):
@@ -262,8 +263,8 @@ class Breaks(Observer):
         print(text)
         self.said.append(text)
 
-    def round_done(self, metrics: Metrics) -> None:
-        if metrics["round"] == self.round:
+    def round_done(self, metrics: Round) -> None:
+        if metrics.round == self.round:
             self.act()
 
 

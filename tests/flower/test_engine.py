@@ -25,10 +25,13 @@ from protolith.flower.site import Site, SiteMemory
 from protolith.flower.wire import Reply, Request, SiteFacts, hollow_task, wait_for_return
 from protolith.methods import registry
 from protolith.models import registry as models
+from protolith.models.packaged import weights_of
 from protolith.report.page.build import write_report
 from protolith.runs import runner
 from protolith.runs.config import complete_for, resolve
 from protolith.runs.directory import RunDirectory
+from protolith.runs.result import Absence
+from protolith.runs.run import Run
 from protolith.runs.runner import Observer
 
 SITES = ["pen", "photo", "print"]
@@ -102,7 +105,8 @@ def assert_same_run(one: RunDirectory, other: RunDirectory) -> None:
     assert models[0].keys() == models[1].keys()
     assert all(torch.equal(models[0][name], models[1][name]) for name in models[0])
     for a, b in zip(one.metrics(), other.metrics(), strict=True):
-        assert all(a[key] == b[key] for key in ("accuracy", "mean", "loss", "bytes_down", "bytes_up", "rejected"))
+        assert (a.accuracy, a.mean, a.loss, a.rejected) == (b.accuracy, b.mean, b.loss, b.rejected)
+        assert (a.bytes_down, a.bytes_up) == (b.bytes_down, b.bytes_up)
 
 
 @pytest.mark.parametrize("method", ["fedavg", "fpl", "i2pfl", "fedcode"])
@@ -112,7 +116,18 @@ def test_sites_give_the_same_numbers_as_this_machine(images, tmp_path, method):
     run = at_sites(exchange, given, tmp_path / "sites")
     assert_same_run(run, runner.start(resolve([given]), tmp_path / "here", Observer()))
     assert len(exchange.asked) == 3 + 1  # a round's test and the next round's training are one exchange
-    assert all(line["missing"] == [] for line in run.metrics())
+    assert all(line.missing == () for line in run.metrics())
+
+
+@pytest.mark.skipif(not weights_of("efficientnet-lite0")[1], reason="the pretrained weights are not installed")
+def test_sites_encode_their_own_images_and_send_heads(images, tmp_path):
+    given = settings(images, method="strata", size=32, model={"name": "efficientnet-lite0"})
+    run = at_sites(Direct(images, tmp_path / "state"), given, tmp_path / "sites")
+    assert_same_run(run, runner.start(resolve([given]), tmp_path / "here", Observer()))
+    head, style = 4 * (1280 * 10 + 10), 4 * 12
+    assert [line["bytes_up"] for line in run.metrics()] == [3 * (head + style)] * 3
+    for site in SITES:
+        assert len(list((tmp_path / "state" / site).rglob("encoded/*.safetensors"))) == 1
 
 
 @pytest.fixture
@@ -141,14 +156,14 @@ def test_what_a_package_brings_is_known_at_the_sites(brought, images, tmp_path):
     run = at_sites(Direct(images, tmp_path / "state"), given, tmp_path / "sites")
     here = runner.start(resolve([given]), tmp_path / "here", Observer())
     assert_same_run(run, here)
-    assert run.summary()["measures"] == here.summary()["measures"] and "outer-measure" in run.summary()["measures"]
+    assert run.summary().measures == here.summary().measures and "outer-measure" in run.summary().measures
 
 
 def test_sampled_sites_and_rare_tests_give_the_same_numbers(images, tmp_path):
     given = settings(images, method="moon", rounds=7, evaluate_every=2, protocol={"participation": 0.6})
     run = at_sites(Direct(images, tmp_path / "state"), given, tmp_path / "sites")
     here = runner.start(resolve([given]), tmp_path / "here", Observer())
-    assert [line.get("accuracy") for line in run.metrics()] == [line.get("accuracy") for line in here.metrics()]
+    assert [line.accuracy for line in run.metrics()] == [line.accuracy for line in here.metrics()]
     models = [(r.path / "model.safetensors").read_bytes() for r in (run, here)]
     assert models[0] == models[1]
 
@@ -158,7 +173,7 @@ def test_a_site_that_nobody_trains_at_only_tests(images, tmp_path):
     exchange = Direct(images, tmp_path / "state")
     run = at_sites(exchange, given, tmp_path / "sites")
     assert_same_run(run, runner.start(resolve([given]), tmp_path / "here", Observer()))
-    assert list(run.metrics()[0]["accuracy"]) == ["photo"]
+    assert list(run.metrics()[0].accuracy) == ["photo"]
     assert exchange.asked == [["pen", "print"], SITES, ["photo"]]
 
 
@@ -184,14 +199,14 @@ def test_a_site_that_is_away_is_left_out_and_comes_back_with_its_memory(images, 
     exchange.change = change
     run = at_sites(exchange, settings(images, method="fedcode", rounds=5), tmp_path / "run")
     lines = run.metrics()
-    assert [[(m["site"], m["phase"]) for m in line["missing"]] for line in lines] == [
+    assert [[(m.site, m.phase) for m in line.missing] for line in lines] == [
         [("print", "test")],  # its answer would have brought the test of the first round and the training of the second
         [("print", "training"), ("print", "test")],
         [("print", "training")],
         [],
         [],
     ]
-    assert list(lines[1]["accuracy"]) == ["pen", "photo"] and list(lines[4]["accuracy"]) == SITES
+    assert list(lines[1].accuracy) == ["pen", "photo"] and list(lines[4].accuracy) == SITES
     assert memories == [(0, -1), (1, 1), (2, 1), (3, 1), (4, 4)]
 
 
@@ -208,13 +223,13 @@ def test_a_site_that_died_is_named_on_screen_in_summary_table_and_report(images,
     exchange.change = change
     run = at_sites(exchange, settings(images, rounds=4), tmp_path / "run", Lines())
     lines, summary = run.metrics(), run.summary()
-    assert [list(line["accuracy"]) for line in lines] == [SITES, SITES[:2], SITES[:2], SITES[:2]]
-    means = {site: sum(line["accuracy"][site] for line in lines) / 4 for site in SITES[:2]}
-    assert summary["accuracy"] == pytest.approx(means) and summary["mean"] == pytest.approx(sum(means.values()) / 2)
-    last = lines[0]["accuracy"]["print"]
-    assert summary["absent"] == {"print": {"last": 1, "accuracy": last, "missed": [2, 3, 4]}}
+    assert [list(line.accuracy) for line in lines] == [SITES, SITES[:2], SITES[:2], SITES[:2]]
+    means = {site: sum(line.accuracy[site] for line in lines) / 4 for site in SITES[:2]}
+    assert summary.accuracy == pytest.approx(means) and summary.mean == pytest.approx(sum(means.values()) / 2)
+    last = lines[0].accuracy["print"]
+    assert summary.absent == {"print": Absence(last=1, accuracy=last, missed=(2, 3, 4))}
     said = f"print was not tested in round(s) 2 to 4 and is not in the mean; last tested in round 1, with {last:.2f} %"
-    (table,) = build_tables([run])
+    (table,) = build_tables([Run(run.path)])
     assert table.columns == [*SITES, "mean"] and table.rows[0].label == "FedAvg ‡"
     assert cell(table.rows[0], "print") == "–" and f"‡ fedavg, seed 0: {said}" in table.footer
     assert capsys.readouterr().err.count(" without print (pen ") == 3
@@ -247,7 +262,7 @@ def test_a_lost_quorum_stops_the_run_with_a_sentence_and_resume_gives_the_same_r
 
     class Leave(Observer):
         def round_done(self, metrics):
-            exchange.away = {"photo", "print"} if metrics["round"] == 2 else set()
+            exchange.away = {"photo", "print"} if metrics.round == 2 else set()
 
     exchange.change = lambda request, reply: None if request.site in exchange.away else reply
     broken = replace_change(exchange, round_=2, sites={"photo", "print"})
@@ -286,7 +301,7 @@ def test_a_killed_server_resumes_to_the_same_result(images, tmp_path, method):
 
     class Kill(Observer):
         def round_done(self, metrics):
-            if metrics["round"] == 2:
+            if metrics.round == 2:
                 raise Stop
 
     with pytest.raises(Stop):
@@ -302,7 +317,7 @@ def test_a_run_and_sites_that_counted_memories_from_0_go_on_to_the_same_result(i
 
     class Kill(Observer):
         def round_done(self, metrics):
-            if metrics["round"] == 2:
+            if metrics.round == 2:
                 raise Stop
 
     with pytest.raises(Stop):
@@ -352,8 +367,8 @@ def test_a_bad_upload_is_rejected_by_name_and_the_round_goes_on(images, tmp_path
     )
     run = at_sites(exchange, settings(images, rounds=2), tmp_path / "run")
     for line in run.metrics():
-        (rejected,) = line["rejected"]
-        assert rejected["client"] == "photo-1" and re.search(reason, rejected["reason"])
+        (rejected,) = line.rejected
+        assert rejected.client == "photo-1" and re.search(reason, rejected.reason)
     assert records.is_finite(records.read(run.path / "model.safetensors"))
 
 
@@ -367,8 +382,8 @@ def test_an_answer_that_makes_no_sense_is_like_no_answer(images, tmp_path, about
     directory, config, workplace, engine = prepare(exchange, resolve([settings(images, rounds=2)]), tmp_path / "run")
     exchange.change = change
     runner.go_on(directory, config, workplace, Observer(), engine)
-    assert all({m["site"] for m in line["missing"]} == {"pen"} for line in directory.metrics())
-    assert all("pen" not in line["accuracy"] for line in directory.metrics())
+    assert all({m.site for m in line.missing} == {"pen"} for line in directory.metrics())
+    assert all("pen" not in line.accuracy for line in directory.metrics())
 
 
 def test_what_a_site_refuses(images, tmp_path):
@@ -403,8 +418,8 @@ def test_a_site_whose_images_changed_since_the_run_began_says_so(images, tmp_pat
     extra = next((own / "pen" / "0").glob("*.png"))
     shutil.copy(extra, extra.with_name("zz.png"))
     runner.go_on(directory, config, workplace, Observer(), engine)
-    (first, second) = directory.metrics()[0]["missing"]
-    assert first["site"] == second["site"] == "pen" and "when the run began" in first["reason"]
+    (first, second) = directory.metrics()[0].missing
+    assert first.site == second.site == "pen" and "when the run began" in first.reason
 
 
 def test_a_run_id_cannot_lead_out_of_the_sites_folder(images, tmp_path):

@@ -95,8 +95,8 @@ def test_a_whole_run_with_its_diagnostics_on_a_device_without_float64(case, task
         there = run_on("mps", tmp_path / "mps", task, **CASES[case])
     assert len(here.metrics()) == 4
     for line, same in zip(there.metrics(), here.metrics(), strict=True):
-        assert line["accuracy"] == pytest.approx(same["accuracy"], abs=0.5)
-        assert line["loss"] == pytest.approx(same["loss"], rel=1e-2, abs=1e-3)
+        assert line.accuracy == pytest.approx(same.accuracy, abs=0.5)
+        assert line.loss == pytest.approx(same.loss, rel=1e-2, abs=1e-3)
     tests, like = read_tests(there.path), read_tests(here.path)
     assert (tests.predicted == like.predicted).float().mean() > 0.98 and torch.equal(tests.row, like.row)
     torch.testing.assert_close(tests.confidence, like.confidence, rtol=1e-2, atol=1e-2)

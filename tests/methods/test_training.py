@@ -71,7 +71,7 @@ def test_a_pool_trains_on_workers_too(tiny, tmp_path):
     settings = {**tiny, "rounds": 1, "protocol": {**tiny["protocol"], "pool": True}}
     one = pl.fit(out=tmp_path / "one", **settings)
     two = pl.fit(out=tmp_path / "two", **{**settings, "workers": 1})
-    assert one.metrics[0]["clients"] == 1 and set(one.summary["accuracy"]) == {"pen", "photo", "print", "street"}
+    assert one.rounds[0].clients == 1 and set(one.summary.accuracy) == {"pen", "photo", "print", "street"}
     assert (one.path / "model.safetensors").read_bytes() == (two.path / "model.safetensors").read_bytes()
 
 

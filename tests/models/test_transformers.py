@@ -202,7 +202,7 @@ def test_a_run_on_one_is_used_without_its_folder(tmp_path):
     run = pl.fit(**settings, out=tmp_path / "run")
     digest = hashlib.sha256((tmp_path / "vit" / "model.safetensors").read_bytes()).hexdigest()
     assert (run.config.model.sha256, run.config.model.tag, run.config.size) == (digest, "vit", 32)
-    assert run.summary["backbone"]["name"] == "hf:vit" and "built" not in run.summary["backbone"]
+    assert run.summary.backbone["name"] == "hf:vit" and "built" not in run.summary.backbone
     shutil.rmtree(tmp_path / "vit")
     images = torch.randint(0, 256, (2, 32, 32, 3), dtype=torch.uint8)
     model = run.model()

@@ -9,10 +9,10 @@ from protolith.data.protocols import allocate
 from protolith.data.tasks import load_task
 from protolith.errors import UserError
 from protolith.models import build_model
+from protolith.prototypes import PrototypeSet
 from protolith.report import features as module
 from protolith.report.features import (
     Features,
-    Prototypes,
     client_models,
     collect_features,
     draw,
@@ -22,6 +22,7 @@ from protolith.report.features import (
 )
 from protolith.runs.config import complete_for, resolve
 from protolith.runs.directory import RunDirectory
+from protolith.runs.run import Run
 
 WIDTH = 2
 LENGTH = 8 * WIDTH
@@ -47,7 +48,7 @@ def make_run(tmp_path):
         path = run.path / file
         path.parent.mkdir(exist_ok=True)
         records.write(path, {**weights(seed), **records.with_prefix("knowledge", knowledge or {})}, about=about())
-        return run
+        return Run(run.path)
 
     return make
 
@@ -147,8 +148,8 @@ def test_features_are_the_same_after_writing_and_reading(tmp_path):
     for index, features in enumerate(
         (
             some(),
-            some(prototypes=Prototypes(torch.rand(2, 5), torch.tensor([0, 2]))),
-            some(clusters=Prototypes(torch.rand(4, 5), torch.tensor([0, 0, 1, 2]))),
+            some(prototypes=PrototypeSet(torch.rand(2, 5), torch.tensor([0, 2]))),
+            some(clusters=PrototypeSet(torch.rand(4, 5), torch.tensor([0, 0, 1, 2]))),
         )
     ):
         write_features(tmp_path / f"{index}.safetensors", features, {"limit": 3})
@@ -174,7 +175,7 @@ def test_prototypes_come_from_the_models_knowledge(make_run):
 
 
 def test_only_some_domains_in_the_order_given():
-    features = some(prototypes=Prototypes(torch.rand(2, 5), torch.tensor([0, 2])))
+    features = some(prototypes=PrototypeSet(torch.rand(2, 5), torch.tensor([0, 2])))
     west = features.only(["west"])
     assert west.domain_names == ("west",) and west.domains.tolist() == [0] * 6
     assert west.rows.tolist() == [1, 3, 5, 7, 9, 11] and torch.equal(west.features, features.features[1::2])
@@ -189,7 +190,7 @@ def test_only_some_domains_in_the_order_given():
 def test_protocol_local_tests_the_clients_own_parts(make_run):
     run = make_run("r", protocol="local")
     found = collect_features(run, limit=100_000)
-    tests = allocate(load_task("mini"), run.config().protocol, 0).tests
+    tests = allocate(load_task("mini"), run.config.protocol, 0).tests
     for index, name in enumerate(found.domain_names):
         rows = sorted(row for test in tests if test.domain == name for row in test.rows.tolist())
         assert found.rows[found.domains == index].tolist() == rows
@@ -213,9 +214,9 @@ def test_a_clients_own_model(make_run):
 
 def test_the_first_client_that_has_a_model_stands_for_its_domain(make_run):
     run = make_run("r", "fedbn", file="models/pen-2.safetensors")
-    protocol = run.config().protocol.model_copy(update={"clients": {"pen": 3, "photo": 0, "print": 1}})
-    changed = run.config().model_copy(update={"protocol": protocol})
-    other = RunDirectory.create(run.path.parent / "other", changed)
+    protocol = run.config.protocol.model_copy(update={"clients": {"pen": 3, "photo": 0, "print": 1}})
+    changed = run.config.model_copy(update={"protocol": protocol})
+    other = Run(RunDirectory.create(run.path.parent / "other", changed).path)
     (other.path / "models").mkdir()
     for name in ("pen-3", "pen-2", "print*-1", "round-000001", "street-1"):
         records.write(other.path / "models" / f"{name}.safetensors", {}, about=about())
@@ -244,8 +245,8 @@ def test_files_that_are_no_models_are_refused(make_run, tmp_path):
 
 def test_features_and_prototypes_are_embedded_together():
     features = some(
-        prototypes=Prototypes(torch.rand(3, 5), torch.arange(3)),
-        clusters=Prototypes(torch.rand(4, 5), torch.tensor([0, 0, 1, 2])),
+        prototypes=PrototypeSet(torch.rand(3, 5), torch.arange(3)),
+        clusters=PrototypeSet(torch.rand(4, 5), torch.tensor([0, 0, 1, 2])),
     )
     found, again = embed(features), embed(features)
     assert found.points.shape == (12, 2) and found.prototypes.shape == (3, 2) and found.clusters.shape == (4, 2)

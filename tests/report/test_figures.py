@@ -11,10 +11,12 @@ from protolith import records
 from protolith.data.tasks import load_task
 from protolith.errors import UserError
 from protolith.models import build_model
+from protolith.prototypes import PrototypeSet
 from protolith.report import figures, style
-from protolith.report.features import Features, Prototypes
+from protolith.report.features import Features
 from protolith.runs.config import complete_for, resolve
 from protolith.runs.directory import RunDirectory
+from protolith.runs.run import Run
 
 
 @pytest.fixture
@@ -28,10 +30,15 @@ def make_run(tmp_path):
             tested = {} if accuracy is None else {"accuracy": accuracy, "mean": plain_mean(accuracy.values())}
             run.append_metrics({"round": index + 1, **tested, "loss": {"ce": 1.0 / (index + 1)}})
         if finished:
-            run.write_summary({"seed": config.seed})
-        return run
+            run.write_summary(summary_of(config))
+        return Run(run.path)
 
     return make
+
+
+def summary_of(config):
+    said = {"method": config.method, "task": config.task, "protocol": "shift", "seed": config.seed, "rounds": 1}
+    return {**said, "rule": "of the last round", "accuracy": {"a": 1.0}, "mean": 1.0}
 
 
 def plain_mean(values):
@@ -104,9 +111,7 @@ def test_one_domain_and_other_values(make_run):
     assert line_of(figures.draw_curves(groups, "b").axes[0]) == [(1, 30), (2, 50)]
     by_key = figures.draw_curves(groups, value="loss.ce", ylabel="cross-entropy")
     assert line_of(by_key.axes[0]) == [(1, 1), (2, 0.5)] and by_key.axes[0].get_ylabel() == "cross-entropy"
-    by_function = figures.draw_curves(
-        groups, value=lambda line: line["accuracy"]["a"] / 10 if line["round"] > 1 else None
-    )
+    by_function = figures.draw_curves(groups, value=lambda line: line.accuracy["a"] / 10 if line.round > 1 else None)
     assert line_of(by_function.axes[0]) == [(2, 2)]
 
 
@@ -252,7 +257,7 @@ def test_runs_that_differ_are_labelled_by_what_they_differ_in(make_run):
         make_run("i1-lr", rounds, method="i2pfl", params={"lambda_intra": 1}, training={"lr": 0.5}),
         make_run("a", rounds),
     ]
-    lr = runs[0].config().training.lr
+    lr = runs[0].config.training.lr
     (group,) = figures.finished_groups(runs).values()
     assert {label: [run.path.name for run in found] for label, found in group.items()} == {
         f"I2PFL, lr={lr}, lambda_intra=1.0": ["i1", "i1-1"],
@@ -276,8 +281,8 @@ def drawn(ax):
 
 
 def test_tsne_is_a_grid_with_one_legend(tmp_path):
-    stars = Prototypes(torch.rand(3, 5), torch.arange(3))
-    small = Prototypes(torch.rand(5, 5), torch.tensor([0, 0, 1, 2, 2]))
+    stars = PrototypeSet(torch.rand(3, 5), torch.arange(3))
+    small = PrototypeSet(torch.rand(5, 5), torch.tensor([0, 0, 1, 2, 2]))
     grid = {"first": {"FedAvg": points(), "FPL": points(clusters=small)}, "second": {"FPL": points(prototypes=stars)}}
     figure = figures.draw_tsne(grid)
     assert [ax.get_title() for ax in figure.axes] == ["FedAvg", "FPL", "", ""]
@@ -333,7 +338,7 @@ def test_the_command_draws_the_models_of_runs(protolith, tmp_path):
     for name, files in (("fedavg", ["model"]), ("fedbn", ["models/pen-1", "models/print-1"])):
         config = complete_for(resolve([{"method": name, "model": {"width": 2}}]), load_task("mini"))
         run = RunDirectory.create(tmp_path / "runs" / name, config)
-        run.write_summary({})
+        run.write_summary(summary_of(config))
         for file in files:
             path = run.path / f"{file}.safetensors"
             path.parent.mkdir(exist_ok=True)

@@ -27,6 +27,7 @@ from protolith.report.page.study import read_study
 from protolith.runs.config import complete_for, resolve
 from protolith.runs.diagnostics import FOLDER, TESTS, read_prototypes, read_tests
 from protolith.runs.directory import RunDirectory
+from protolith.runs.run import Run
 
 
 class Reader(HTMLParser):
@@ -298,7 +299,7 @@ def test_matrices_are_averaged_over_seeds():
 
 def test_the_matrix_and_its_measures_are_shown(make_run, page):
     run = make_run("r", "fedcode")
-    summary = run.summary()
+    summary = run.summary().to_json()
     summary["cross"] = {"lta": 50.0, "ata": {"pen": 10.0}, "gata": 12.5, "gasa": 40.0, "cprr": 31.25}
     summary["matrix"] = {"pen-1": [50.0, 5.0], "photo-1": [4.0, 60.0]}
     run.write_summary(summary)
@@ -406,7 +407,7 @@ def test_features_that_are_not_finite_are_said(make_run, page):
 
 def test_rejected_uploads_and_dropped_clients_are_events(make_run, page):
     run = make_run("r")
-    last = {**run.metrics()[-1], "round": 4, "dropped": ["pen-1"]}
+    last = {**run.metrics()[-1].to_json(), "round": 4, "dropped": ["pen-1"]}
     run.append_metrics({**last, "rejected": [{"client": "pen-2", "reason": "weight 'w' is <not> finite"}]})
     reader, _ = page()
     assert "Run r, round 4: pen-2's upload was rejected: weight 'w' is <not> finite" in reader.text
@@ -420,10 +421,10 @@ def test_attacks_flags_and_who_sits_out_are_events(tiny, page, tmp_path):
     runs = {kind: pl.fit(out=tmp_path / kind, attack=attack, **settings) for kind, attack in attacks.items()}
     text = page()[0].text
     assert "Run nan: simulated attack: nan by 25% of the clients." in text
-    liar = runs["nan"].metrics[0]["rejected"][0]["client"]
+    liar = runs["nan"].rounds[0].rejected[0].client
     assert f"Run nan, round 3: {liar}'s upload was rejected: weight" in text
     assert f"Run nan: clients sat out after rejected uploads ({liar} from round 4 on)." in text
-    flags = [flag["what"] for line in runs["scale"].metrics for flag in line["flagged"] if flag["client"] == liar]
+    flags = [flag.what for line in runs["scale"].rounds for flag in line.flagged if flag.client == liar]
     assert "weights" in flags
     assert (
         f"{liar}'s weights {flags.count('weights')} times" in text.split("Run scale: norms far beyond the others'")[1]
@@ -482,12 +483,12 @@ def test_a_line_of_bars(values, shown):
 def test_the_line_of_bars_has_gaps_where_not_all_sites_were_tested_and_says_so(make_run, metrics_line, capsys):
     """Accuracies of the three rounds before: 22.5, 29.5 and 36.5 on both sites."""
     run = make_run("run", diagnostics=False)
-    result.show(run, as_json=False)
+    result.show(Run(run.path), as_json=False)
     assert "accuracy by round  22.5 ▁▅█ 36.5\n" in capsys.readouterr().out
     for round_, found in ((3, {"pen": 90.0}), (4, {"pen": 40.0, "photo": 40.0})):
         run.append_metrics(metrics_line(round_, found))
     run.append_metrics({key: value for key, value in metrics_line(5, {"pen": 1.0}).items() if key in ("round", "loss")})
-    result.show(run, as_json=False)
+    result.show(Run(run.path), as_json=False)
     assert (
         "accuracy by round  22.5 ▁▄▇ █ 40.0 (a gap: a round in which not all sites were tested)\n"
         in capsys.readouterr().out

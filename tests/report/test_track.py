@@ -23,8 +23,8 @@ class StopsAfterTwo(Observer):
         self.heard = []
 
     def round_done(self, metrics):
-        self.heard.append(metrics["round"])
-        if metrics["round"] == 2:
+        self.heard.append(metrics.round)
+        if metrics.round == 2:
             raise KeyboardInterrupt
 
 
@@ -44,8 +44,8 @@ def test_every_round_is_there_once_with_the_runs_own_numbers(tmp_path):
     names = {"accuracy/mean", "accuracy/pen", "loss/ce", "loss/prox", "bytes/up", "seconds/total", "rejected"}
     assert names <= set(events.Tags()["scalars"])
     for name, values in {
-        "accuracy/mean": [line["mean"] for line in run.metrics],
-        "loss/ce": [line["loss"]["ce"] for line in run.metrics],
+        "accuracy/mean": [line.mean for line in run.rounds],
+        "loss/ce": [line.loss["ce"] for line in run.rounds],
     }.items():
         found = events.Scalars(name)
         assert [event.step for event in found] == [1, 2, 3]

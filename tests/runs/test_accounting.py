@@ -10,8 +10,9 @@ import pytest
 from protolith.data.protocols import participants
 from protolith.errors import UserError
 from protolith.runs import accounting, runner
-from protolith.runs.accounting import Account, epsilon, summary_of
+from protolith.runs.accounting import Account, epsilon, in_the_end
 from protolith.runs.config import resolve
+from protolith.runs.round import Round
 from protolith.runs.runner import Observer
 
 PRIVATE = {"method": "fpl", "params": {"proto_pass": "eval_pass"}, "privacy": {"noise": 4.0, "clip": 3.0}}
@@ -122,7 +123,7 @@ def test_what_a_site_reports_counts_where_it_is_more(package):
 
 def test_without_noise_nothing_is_said():
     assert Account(config(privacy={"clip": 2.0}), ["a"]).after(3) == {}
-    assert summary_of([{"round": 1}]) == {} and summary_of([]) == {}
+    assert in_the_end([Round(round=1)]) is None and in_the_end([]) is None
 
 
 def test_without_the_package_a_run_is_refused_before_anything_is_written(monkeypatch, tmp_path, tiny):
@@ -145,7 +146,7 @@ class Heard(Observer):
         self.said.append(text)
 
     def round_done(self, metrics):
-        if metrics["round"] == self.crash_after:
+        if metrics.round == self.crash_after:
             raise Crash
 
 
@@ -154,15 +155,15 @@ def test_a_run_says_what_it_cost_and_resumes_to_the_same_bytes(package, tmp_path
     heard = Heard()
     whole = runner.start(given, tmp_path / "whole", heard)
     lines, summary = whole.metrics(), json.loads((whole.path / "summary.json").read_text())
-    assert [line["privacy"]["releases"] for line in lines] == [1, 2, 3]
+    assert [line.privacy.releases for line in lines] == [1, 2, 3]
     for line in lines:
-        releases = line["privacy"]["releases"]
-        assert line["privacy"]["epsilon"] == pytest.approx(plain_epsilon(4.0, releases, 1e-5), rel=1e-6)
+        releases = line.privacy.releases
+        assert line.privacy.epsilon == pytest.approx(plain_epsilon(4.0, releases, 1e-5), rel=1e-6)
     of = "prototypes and class counts alone, not weights"
-    assert summary["privacy"] == {**lines[-1]["privacy"], "of": of}
+    assert summary["privacy"] == {**lines[-1].privacy.to_json(), "of": of}
     assert any("the weights are not protected" in sentence and "ε = " in sentence for sentence in heard.said)
     with pytest.raises(Crash):
         runner.start(given, tmp_path / "crashed", Heard(crash_after=2))
     again = runner.resume(tmp_path / "crashed", Observer(), workers=2)
     assert (again.path / "model.safetensors").read_bytes() == (whole.path / "model.safetensors").read_bytes()
-    assert [line["privacy"] for line in again.metrics()] == [line["privacy"] for line in lines]
+    assert [line.privacy for line in again.metrics()] == [line.privacy for line in lines]

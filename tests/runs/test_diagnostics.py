@@ -63,7 +63,7 @@ def by_domain(tests):
 def test_predictions_give_the_accuracy_of_the_last_round(tiny, tmp_path):
     run = run_of(tiny, tmp_path / "run", method="fpl")
     tests = read_tests(run.path)
-    assert by_domain(tests) == pytest.approx(run.metrics()[-1]["accuracy"])
+    assert by_domain(tests) == pytest.approx(run.metrics()[-1].accuracy)
     assert tests.images == len(tests.label) and tests.of == tests.features_of == "the global model"
     assert bool((tests.confidence > 0).all()) and bool((tests.confidence <= 1).all())
 
@@ -88,7 +88,7 @@ def test_clients_own_models_are_saved_as_they_were_tested(tiny, tmp_path):
     sets = allocate(load_task("mini"), run.config().protocol, 0).tests
     assert len(tests.label) == sum(len(held.rows) for held in sets)
     assert "clients' own" in tests.of and tests.features_of == "the model of client pen-1"
-    lines = run.metrics()[-1]["matrix"]
+    lines = run.metrics()[-1].matrix
     own = {name: values[place] for place, (name, values) in enumerate(lines.items())}
     assert by_domain(tests)["print"] == pytest.approx(own["print-1"])
 
@@ -138,7 +138,7 @@ def test_of_what_clients_send_differently_the_report_keeps_what_all_have(tiny, t
 def test_without_diagnostics_nothing_is_saved_and_the_result_is_the_same(tiny, tmp_path):
     runs = [run_of(tiny, tmp_path / str(on), method="fpl", diagnostics=on) for on in (True, False)]
     assert not (runs[1].path / "diagnostics").exists()
-    assert runs[0].summary()["accuracy"] == runs[1].summary()["accuracy"]
+    assert runs[0].summary().accuracy == runs[1].summary().accuracy
     files = [(run.path / "model.safetensors").read_bytes() for run in runs]
     assert files[0] == files[1]
     assert job_name(runs[0].config()) == job_name(runs[1].config())

@@ -65,7 +65,7 @@ def read_only(folder):
 
 def result(path):
     lines = RunDirectory.open(path).metrics()
-    plain = [{key: value for key, value in line.items() if key != "seconds"} for line in lines]
+    plain = [line.model_copy(update={"seconds": {}}) for line in lines]
     models = {file.name: file.read_bytes() for file in [*path.glob("*.safetensors"), *path.glob("models/*")]}
     return plain, models
 
@@ -84,7 +84,7 @@ class FillAfter(Observer):
         self.look(0)
 
     def round_done(self, metrics):
-        self.look(metrics["round"])
+        self.look(metrics.round)
 
     def look(self, round_):
         if round_ == self.round:
@@ -313,7 +313,7 @@ def stopped(tiny, tmp_path):
 
     class Stop(Observer):
         def round_done(self, metrics):
-            if metrics["round"] == 2:
+            if metrics.round == 2:
                 raise KeyboardInterrupt
 
     with pytest.raises(runner.Interrupted):
@@ -404,7 +404,7 @@ def test_a_damaged_summary_is_made_anew(tiny, tmp_path):
     (run.path / "summary.json").write_text('{"method": ')
     assert run.summary() is None and sweep.state(run.path) == "stopped"
     runner.resume(run.path, Observer())
-    assert run.summary()["method"] == "fedavg"
+    assert run.summary().method == "fedavg"
 
 
 def test_damaged_metrics_are_named(stopped):
@@ -416,7 +416,7 @@ def test_damaged_metrics_are_named(stopped):
     notes.say = said.append
     runner.resume(stopped, notes)
     assert said == ["metrics.jsonl is damaged: 1 round(s) are missing from it and from the summary."]
-    assert [line["round"] for line in RunDirectory(stopped).metrics()] == [2, 3]
+    assert [line.round for line in RunDirectory(stopped).metrics()] == [2, 3]
 
 
 def test_a_summary_needs_a_tested_round(stopped, monkeypatch):

@@ -13,10 +13,11 @@ from protolith import records
 from protolith.errors import UserError
 from protolith.models.imagenet_resnet import ImageNetResNet18
 from protolith.runs import runner
+from protolith.runs.run import Run
 from protolith.runs.runner import Observer
 from protolith.use.card import model_card, resizing
 from protolith.use.export import metadata
-from protolith.use.trained import open_network, open_trained
+from protolith.use.trained import open_trained
 
 NAME = "resnet18-imagenet"
 
@@ -56,7 +57,7 @@ def test_which_weights_it_had_is_in_every_file(trained):
 
 def test_card_and_metadata_say_it_too(trained):
     run, _ = trained
-    opened = open_trained(runner.RunDirectory.open(run.path))
+    opened = open_trained(Run.open(run.path))
     digest, spec = opened.config.model.sha256, opened.saved.spec
     card, said = model_card(opened, None, "m.onnx", None), metadata(opened, None)
     assert f"pretrained backbone {NAME} (weights w.pth, SHA-256 {digest})" in card
@@ -89,13 +90,13 @@ def test_a_model_from_other_weights_is_refused_by_predict(trained, tmp_path):
     run, _ = trained
     copy = tmp_path / "run"
     shutil.copytree(run.path, copy)
-    directory = runner.RunDirectory.open(copy)
-    open_network(directory)
+    directory = Run.open(copy)
+    directory.model()
     record, about = records.read_with_about(copy / "model.safetensors")
     about["backbone"]["sha256"] = "0" * 64
     records.write(copy / "model.safetensors", records.clone(record), about=about)
     with pytest.raises(UserError, match="trained from other weights of resnet18-imagenet than the run began with"):
-        open_network(directory)
+        directory.model()
 
 
 @pytest.mark.slow
@@ -110,7 +111,7 @@ def test_what_is_exported_knows_its_backbone_and_its_input(trained, tmp_path, to
 
     run, _ = trained
     out = tmp_path / f"m.{to}"
-    export(runner.RunDirectory.open(run.path), to, out)
+    export(Run.open(run.path), to, out)
     if to == "onnx":
         onnx = pytest.importorskip("onnx")
         said = {entry.key: entry.value for entry in onnx.load(out).metadata_props}

@@ -73,7 +73,7 @@ def result(path):
     if (path / "model.safetensors").exists():
         files["model"] = (path / "model.safetensors").read_bytes()
     lines = RunDirectory.open(path).metrics()
-    return files, [{key: value for key, value in line.items() if key != "seconds"} for line in lines]
+    return files, [line.model_copy(update={"seconds": {}}) for line in lines]
 
 
 @pytest.fixture(scope="module")
@@ -169,7 +169,7 @@ def test_ctrl_c_leaves_a_checkpoint_and_says_how_to_go_on(tiny, tmp_path, uninte
 
     class Stop(Observer):
         def round_done(self, metrics):
-            if metrics["round"] == 2:
+            if metrics.round == 2:
                 raise KeyboardInterrupt
 
     with pytest.raises(Interrupted, match=f"protolith resume {path}"):
@@ -232,7 +232,7 @@ def test_the_table_reports_the_last_five_rounds_and_never_the_best(tiny, tmp_pat
     runner.start(resolve([{**tiny, "rounds": 7}]), path, Observer())
     lines, summary = RunDirectory.open(path).metrics(), RunDirectory.open(path).summary()
     for domain in ("pen", "photo", "print", "street"):
-        values = [line["accuracy"][domain] for line in lines]
-        assert summary["accuracy"][domain] == pytest.approx(sum(values[-5:]) / 5)
-    assert summary["rule"] == "mean of the last 5 rounds (3 to 7)"
-    assert summary["mean"] == pytest.approx(sum(summary["accuracy"].values()) / 4)
+        values = [line.accuracy[domain] for line in lines]
+        assert summary.accuracy[domain] == pytest.approx(sum(values[-5:]) / 5)
+    assert summary.rule == "mean of the last 5 rounds (3 to 7)"
+    assert summary.mean == pytest.approx(sum(summary.accuracy.values()) / 4)

@@ -29,8 +29,8 @@ class StopAfter(Observer):
         self.rounds, self.heard = rounds, []
 
     def round_done(self, metrics):
-        self.heard.append(metrics["round"])
-        if metrics["round"] == self.rounds:
+        self.heard.append(metrics.round)
+        if metrics.round == self.rounds:
             raise Stop
 
 
@@ -67,7 +67,7 @@ def outcome(path):
     """What came of a run, without its times."""
     models = {file.name: file.read_bytes() for file in path.glob("models/*.safetensors")}
     lines = RunDirectory.open(path).metrics()
-    return models, [{key: value for key, value in line.items() if key != "seconds"} for line in lines]
+    return models, [line.model_copy(update={"seconds": {}}) for line in lines]
 
 
 def test_rounds_count_from_1_in_every_file_and_for_every_observer(tiny, tmp_path):
@@ -76,7 +76,7 @@ def test_rounds_count_from_1_in_every_file_and_for_every_observer(tiny, tmp_path
     assert heard.heard == [1, 2, 3, 4]
     written = [json.loads(text) for text in (run.path / "metrics.jsonl").read_text().splitlines()]
     assert [(line["format"], line["round"]) for line in written] == [(2, number) for number in (1, 2, 3, 4)]
-    assert [line["round"] for line in run.metrics()] == [1, 2, 3, 4]
+    assert [line.round for line in run.metrics()] == [1, 2, 3, 4]
     kept = {folder: {file.stem[-6:] for file in (run.path / folder).iterdir()} for folder in ("memory", "checkpoint")}
     assert kept == {"memory": {"000003", "000004"}, "checkpoint": {"000003", "000004"}}
     for folder in (run.path / "checkpoint").iterdir():
@@ -92,14 +92,14 @@ def test_a_directory_of_the_first_format_resumes_to_the_same_bytes(tiny, tmp_pat
     whole = runner.start(resolve([settings(tiny)]), tmp_path / "whole", Observer())
     path = stopped(tiny, tmp_path / "old", rounds=3)
     as_of_the_first_format(path)
-    assert [line["round"] for line in RunDirectory.open(path).metrics()] == [1, 2, 3]
+    assert [line.round for line in RunDirectory.open(path).metrics()] == [1, 2, 3]
     said = []
     hears = StopAfter(99)
     hears.say = said.append
     runner.resume(path, hears)
     assert said == [] and hears.heard[-1] == 4
     assert outcome(path) == outcome(whole.path)
-    assert RunDirectory.open(path).summary()["rule"] == whole.summary()["rule"] == "mean of the last 4 rounds (1 to 4)"
+    assert RunDirectory.open(path).summary().rule == whole.summary().rule == "mean of the last 4 rounds (1 to 4)"
     written = [json.loads(text) for text in (path / "metrics.jsonl").read_text().splitlines()]
     assert [(line["format"], line["round"]) for line in written] == [(2, number) for number in (1, 2, 3, 4)]
 
@@ -118,10 +118,10 @@ def test_lines_of_both_formats_may_stand_in_one_file(tmp_path):
     run = RunDirectory.create(tmp_path / "run", resolve([{}]))
     (run.path / "metrics.jsonl").write_text('{"round": 0, "mean": 1.0}\n{"round": 1, "mean": 2.0}\n')
     run.append_metrics({"round": 3, "mean": 3.0})
-    assert [(line["round"], line["mean"]) for line in run.metrics()] == [(1, 1.0), (2, 2.0), (3, 3.0)]
-    assert all("format" not in line for line in run.metrics())
+    assert [(line.round, line.mean) for line in run.metrics()] == [(1, 1.0), (2, 2.0), (3, 3.0)]
+    assert all("format" not in line.to_json() for line in run.metrics())
     assert run.keep_metrics_of_first(2) == 0  # two rounds are done
-    assert [line["round"] for line in run.metrics()] == [1, 2]
+    assert [line.round for line in run.metrics()] == [1, 2]
 
 
 def test_a_line_of_a_newer_format_is_refused(tmp_path):
@@ -135,11 +135,11 @@ def test_a_committed_run_of_the_first_format_reads_as_it_did(tmp_path):
     (folder,) = unpack(ROOT / "results" / "mini" / "runs.jsonl", tmp_path, ["runs/copa-seed0-e67df48980"])
     raw = [json.loads(text) for text in (folder / "metrics.jsonl").read_text().splitlines()]
     run = RunDirectory.open(folder)
-    assert raw[0]["round"] == 0 and [line["round"] for line in run.metrics()] == list(range(1, len(raw) + 1))
-    drawn = curve([run], lambda line: line.get("mean"))
+    assert raw[0]["round"] == 0 and [line.round for line in run.metrics()] == list(range(1, len(raw) + 1))
+    drawn = curve([run], lambda line: line.mean)
     assert drawn.rounds[0] == 1 and drawn.means[0] == raw[0]["mean"]
     assert reached(run.metrics(), 0.0)[0] == 1
-    assert f"to {len(raw)})" in run.summary()["rule"]
+    assert f"to {len(raw)})" in run.summary().rule
 
 
 def test_the_page_on_the_house_says_how_rounds_count():

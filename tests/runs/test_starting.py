@@ -89,10 +89,10 @@ def test_the_screen_and_the_summary_say_what_was_kept_and_what_was_drawn(tiny, t
     ours = build_model("resnet18", 10, 4, 0).state_dict()
     assert any(f"{len(ours) - 3} of {len(ours)} tensors kept" in line for line in said)
     assert any("conv1.weight (4×3×7×7 there, 4×3×3×3 here)" in line for line in said)
-    told = run.summary["init"]
-    assert (told["kept"], told["of"], told["left_out"]) == (len(ours) - 3, len(ours), [])
-    assert [line.split(" ")[0] for line in told["drawn"]] == ["conv1.weight", "head.weight", "head.bias"]
-    assert "init" not in pl.fit(out=tmp_path / "plain", **settings).summary
+    told = run.summary.init
+    assert (told.kept, told.of, told.left_out) == (len(ours) - 3, len(ours), ())
+    assert [line.split(" ")[0] for line in told.drawn] == ["conv1.weight", "head.weight", "head.bias"]
+    assert pl.fit(out=tmp_path / "plain", **settings).summary.init is None
 
 
 def test_a_run_goes_on_from_anothers_model(tiny, tmp_path):

@@ -24,7 +24,7 @@ def settings(tiny):
 
 class StopsOnce(Observer):
     def round_done(self, metrics):
-        if metrics["round"] == 2:
+        if metrics.round == 2:
             raise KeyboardInterrupt
 
 
@@ -36,18 +36,18 @@ def accuracy(model, split):
 
 def test_the_best_round_by_validation_is_kept_and_a_stopped_run_goes_on_to_it(settings, tmp_path):
     run = pl.fit(out=tmp_path / "whole", **settings)
-    values = [line["validation"] for line in run.metrics]
+    values = [line.validation for line in run.rounds]
     best = values.index(max(values))
     assert len(values) == min(12, best + 3)  # two rounds without a better one, then the end
-    assert run.summary["rule"] == f"of round {best + 1} of {len(values)}, chosen by validation images"
-    assert run.summary["accuracy"] == run.metrics[best]["accuracy"]
+    assert run.summary.rule == f"of round {best + 1} of {len(values)}, chosen by validation images"
+    assert run.summary.accuracy == run.rounds[best].accuracy
     task, model = pl.load_task("mini"), run.model()
     for domain in task.domains:
-        assert accuracy(model, domain.test) == pytest.approx(run.summary["accuracy"][domain.name], abs=0.4)
+        assert accuracy(model, domain.test) == pytest.approx(run.summary.accuracy[domain.name], abs=0.4)
     with pytest.raises(Interrupted):
         pl.fit(out=tmp_path / "stopped", observer=StopsOnce(), **settings)
     again = pl.resume(tmp_path / "stopped")
-    assert [line["validation"] for line in again.metrics] == values
+    assert [line.validation for line in again.rounds] == values
     assert (again.path / "model.safetensors").read_bytes() == (run.path / "model.safetensors").read_bytes()
     assert "chosen by validation" in run.table() and "never the best round" not in run.table()
 

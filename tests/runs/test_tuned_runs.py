@@ -106,7 +106,7 @@ class Stop(Observer):
     """Somebody who presses Ctrl-C after the second round."""
 
     def round_done(self, metrics):
-        if metrics["round"] == 2:
+        if metrics.round == 2:
             raise KeyboardInterrupt
 
 

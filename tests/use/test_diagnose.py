@@ -14,9 +14,9 @@ from protolith.use.trained import open_trained
 
 
 def test_a_diagnosis_is_true_to_the_run(run):
-    found = diagnose(run.directory)
+    found = diagnose(run)
     task = load_task(run.config.task)
-    assert {site.site: site.accuracy for site in found.sites} == pytest.approx(run.metrics[-1]["accuracy"])
+    assert {site.site: site.accuracy for site in found.sites} == pytest.approx(run.rounds[-1].accuracy)
     assert [site.accuracy for site in found.sites] == sorted(site.accuracy for site in found.sites)
     for site in found.sites:
         domain = task.by_name[site.site]
@@ -30,7 +30,7 @@ def test_a_diagnosis_is_true_to_the_run(run):
 
 
 def test_distances_by_a_plain_loop(run):
-    found, known = diagnose(run.directory), familiarity_of(open_trained(run.directory))
+    found, known = diagnose(run), familiarity_of(open_trained(run))
     precision = known.whitening @ known.whitening.T
     a, b = (known.prototypes[place, 0].double() for place in (0, 2))
     expected = float(torch.sqrt((a - b) @ precision @ (a - b) / len(a)))
@@ -56,7 +56,7 @@ def test_what_a_new_site_could_expect(run, tmp_path, monkeypatch, capsys):
             pl.fit(task=run.config.task, protocol=protocol, rounds=1, out=tmp_path / "unseen" / site, **SMALL)
         )
     found = run.diagnose(left_out)
-    wanted = {site: lone.summary["accuracy"][site] for site, lone in zip(("east", "west"), left_out, strict=True)}
+    wanted = {site: lone.summary.accuracy[site] for site, lone in zip(("east", "west"), left_out, strict=True)}
     assert found.expectation.accuracy == pytest.approx(wanted)
     assert found.expectation.mean == pytest.approx(sum(wanted.values()) / 2)
     assert found.expectation.differs == ("rounds",)

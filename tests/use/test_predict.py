@@ -30,11 +30,11 @@ def images(tmp_path):
 
 def test_predictions_agree_with_the_model(run):
     task = load_task(run.config.task)
-    predictor = Predictor(run.directory)
+    predictor = Predictor(run)
     for domain in task.domains:
         judged = predictor(domain.test.images)
         accuracy = 100 * float((judged.labels == domain.test.labels).double().mean())
-        assert accuracy == pytest.approx(run.metrics[-1]["accuracy"][domain.name], abs=1e-6)
+        assert accuracy == pytest.approx(run.rounds[-1].accuracy[domain.name], abs=1e-6)
         assert bool(((judged.confidence >= 0.5) & (judged.confidence <= 1)).all())
         assert bool(((judged.familiarity > 0) & (judged.familiarity <= 1)).all())
 
@@ -134,7 +134,7 @@ def test_the_false_alarm_rate_holds_for_images_of_the_same_kind():
 
 
 def test_prototypes_are_the_means_of_training_features(run):
-    trained = open_trained(run.directory)
+    trained = open_trained(run)
     found = familiarity_of(trained)
     task = load_task(run.config.task)
     assert found.sites == ("east", "north", "west") and found.classes == task.classes
@@ -149,7 +149,7 @@ def test_prototypes_are_the_means_of_training_features(run):
 
 
 def test_the_larger_of_two_distances_counts_each_in_its_own_units(run):
-    trained = open_trained(run.directory)
+    trained = open_trained(run)
     found = familiarity_of(trained)
     looks = trained.ask(load_task(run.config.task).domains[0].test.images[:5]).looks.double()
     for row, distance in zip(looks, found.distances(looks), strict=True):
@@ -176,7 +176,7 @@ def test_a_site_with_one_image_scatters_as_all_do():
 
 
 def test_it_is_stored_once_and_made_anew_for_another_model(run, monkeypatch):
-    trained = open_trained(run.directory)
+    trained = open_trained(run)
     first = familiarity_of(trained)
     assert (run.path / familiarity.FILE).is_file()
 
@@ -201,7 +201,7 @@ def test_without_the_data_there_are_labels_but_no_familiarity(tmp_path, images):
     root = write_sites(tmp_path / "own", images=10)
     lone = pl.fit(task=str(root), rounds=1, out=tmp_path / "lone", **SMALL)
     shutil.rmtree(root)
-    predictor = Predictor(lone.directory)
+    predictor = Predictor(lone)
     assert predictor.note.startswith("no familiarity: ")
     assert [item.familiarity for item in predictor.files([images / "known-0.png"])] == [None]
 

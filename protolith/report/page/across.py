@@ -7,7 +7,8 @@ from protolith.experiments.table import build_tables
 from protolith.report.page.answer import html_table
 from protolith.report.page.html import Html, join, select, tag
 from protolith.report.page.plots import Figures, heat_map
-from protolith.report.page.study import Run, Setting, Study
+from protolith.report.page.study import Setting, Study
+from protolith.runs.run import Run
 
 MEANING = (
     "LTA: every client's model on its own test set. ATA of a domain: models of that domain's clients on all other "
@@ -28,14 +29,14 @@ def across(study: Study, figures: Figures) -> Html:
 
 
 def _has(run: Run) -> bool:
-    return bool(run.summary and "cross" in run.summary)
+    return run.finished is not None and run.finished.cross is not None
 
 
 def _setting(setting: Setting, figures: Figures) -> Html:
     group = f"{setting.key}-across"
     held = {label: found for label, runs in setting.methods.items() if (found := [run for run in runs if _has(run)])}
     try:
-        measures = build_tables([run.directory for runs in held.values() for run in runs], "cross")[0]
+        measures = build_tables([run for runs in held.values() for run in runs], "cross")[0]
         shown = html_table(measures, setting, f"The clients' own models at home and abroad: {setting.title}")
     except (UserError, LookupError):
         shown = tag("p", "The measures of these runs cannot be read.", class_="missing")
@@ -53,7 +54,7 @@ def _setting(setting: Setting, figures: Figures) -> Html:
 def _matrix(setting: Setting, held: dict[str, list[Run]], figures: Figures, group: str) -> Html:
     views, most = [], 1
     for runs in held.values():
-        rows, values = mean_matrix([run.summary["matrix"] for run in runs if run.summary])
+        rows, values = mean_matrix([run.finished.matrix for run in runs if run.finished])
         columns = rows if values and len(values[0]) == len(rows) else [str(i + 1) for i in range(len(values[0]))]
         most = max(most, len(rows))
         views.append(heat_map(values, columns, rows, limits=(0.0, 100.0), unit=" %"))

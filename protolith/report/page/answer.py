@@ -10,8 +10,9 @@ from protolith.report.page.html import Html, join, table, tag
 from protolith.report.page.places import meanings
 from protolith.report.page.plots import Figures, swatch
 from protolith.report.page.repeat import commands
-from protolith.report.page.study import Run, Setting, Study
+from protolith.report.page.study import Setting, Study
 from protolith.runs.attendance import lacking, sites_of
+from protolith.runs.run import Run
 
 
 def answer(study: Study, figures: Figures) -> Html:
@@ -55,15 +56,15 @@ def _sentence(line: str) -> str:
 
 def accuracy_table(setting: Setting) -> Table:
     """What is finished, and below it how far the rest is."""
-    finished = [run.directory for run in setting.runs if run.summary]
+    finished = [run for run in setting.runs if run.finished]
     try:
         found = build_tables(finished)[0] if finished else Table([], [], [], [])
     except (UserError, LookupError):
         found = Table([], [], [], ["the summaries of these runs cannot be read"])
     for label, runs in setting.methods.items():
-        if not any(run.summary for run in runs) and (row := _so_far(label, runs)):
+        if not any(run.finished for run in runs) and (row := _so_far(label, runs)):
             found.rows.append(row)
-    if open_ := sum(run.summary is None for run in setting.runs):
+    if open_ := sum(run.finished is None for run in setting.runs):
         found.footer = [line for line in found.footer if "not finished" not in line]
         found.footer.append(f"{open_} run(s) not finished: a row “so far” is the last tested round, not a result")
     found.columns = columns_of(found.rows)
@@ -74,12 +75,12 @@ def _so_far(label: str, runs: Sequence[Run]) -> TableRow | None:
     """The last tested round of runs that are under way."""
     row, rounds = TableRow(label), []
     for run in runs:
-        tested = [line for line in run.metrics if "accuracy" in line]
+        tested = [line for line in run.rounds if line.tested]
         if tested:
-            row.add({**tested[-1]["accuracy"], "mean": tested[-1]["mean"]})
-            away = lacking(tested[-1], sites_of(run.metrics))
+            row.add({**tested[-1].accuracy, "mean": tested[-1].mean})
+            away = lacking(tested[-1], sites_of(run.rounds))
             without = f" without {' and '.join(away)}" if away else ""
-            rounds.append(f"{tested[-1]['round']} of {run.config.rounds}{without}")
+            rounds.append(f"{tested[-1].round} of {run.config.rounds}{without}")
     row.label = f"{label}, so far (round {', '.join(dict.fromkeys(rounds))})"
     return row if rounds else None
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import Any
 
 from protolith.errors import UserError
 from protolith.files import remove_parts, write_text
@@ -90,10 +89,10 @@ class Page:
 
     title: str
     parts: dict[str, Html]
-    figures: dict[str, dict[str, Any]] = field(default_factory=dict)
+    figures: dict[str, dict[str, object]] = field(default_factory=dict)
     thumbnails: dict[str, list[str]] = field(default_factory=dict)
 
-    def data(self) -> dict[str, Any]:
+    def data(self) -> dict[str, object]:
         """What the page's script draws from."""
         return {"figures": self.figures, "thumbnails": self.thumbnails, "dark": DARK}
 

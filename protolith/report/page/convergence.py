@@ -6,9 +6,10 @@ from dataclasses import replace
 from protolith.report.figures import ACCURACY, curve
 from protolith.report.page.html import Html, join, plot_text, select, tag
 from protolith.report.page.plots import Figures, Trace, View, line_and_band, rounds_axis
-from protolith.report.page.study import Run, Setting, Study
+from protolith.report.page.study import Setting, Study
 from protolith.runs.attendance import lacking, sites_of, spans
-from protolith.runs.directory import Metrics
+from protolith.runs.round import Round
+from protolith.runs.run import Run
 
 
 def convergence(study: Study, figures: Figures) -> Html:
@@ -36,13 +37,12 @@ def _setting(setting: Setting, figures: Figures, named: bool) -> Html:
 
 
 def _view(setting: Setting, domain: str | None) -> View:
-    def value(line: Metrics) -> float | None:
-        found = line.get("mean") if domain is None else line.get("accuracy", {}).get(domain)
-        return None if found is None else float(found)
+    def value(line: Round) -> float | None:
+        return line.mean if domain is None else line.accuracy.get(domain)
 
     data: list[Trace] = []
     for label, runs in setting.methods.items():
-        found = curve([run.directory for run in runs], value)
+        found = curve(runs, value)
         parts = _means_of_fewer(runs) if domain is None else {}
         if found.rounds:
             line = line_and_band(label, setting.looks[label], found.rounds, found.means, found.spreads)
@@ -55,7 +55,7 @@ def _view(setting: Setting, domain: str | None) -> View:
     data.sort(key=lambda trace: "fill" not in trace)  # no band lies over a line
     title = f"{ACCURACY}, {plot_text(domain) if domain else 'mean of all domains'}"
     layout = {
-        "xaxis": rounds_axis(max(len(run.metrics) for run in setting.runs)),
+        "xaxis": rounds_axis(max(len(run.rounds) for run in setting.runs)),
         "yaxis": {"title": {"text": title}},
         "hovermode": "x unified",
         "showlegend": True,
@@ -67,11 +67,11 @@ def _means_of_fewer(runs: Sequence[Run]) -> dict[str, dict[int, float]]:
     """The rounds whose mean lacks sites, by the names of these: the mean of the seeds that lack the same."""
     found: dict[str, dict[int, list[float]]] = {}
     for run in runs:
-        sites = sites_of(run.metrics)
-        for line in run.metrics:
-            if away := lacking(line, sites):
+        sites = sites_of(run.rounds)
+        for line in run.rounds:
+            if line.mean is not None and (away := lacking(line, sites)):
                 part = found.setdefault(", ".join(away), {})
-                part.setdefault(line["round"], []).append(float(line["mean"]))
+                part.setdefault(line.round, []).append(line.mean)
     return {
         away: {round_: sum(part[round_]) / len(part[round_]) for round_ in sorted(part)} for away, part in found.items()
     }
@@ -100,7 +100,7 @@ def _incomplete(setting: Setting) -> Html:
 
 def _unequal(setting: Setting) -> Html:
     """Say where a line is the mean of fewer seeds than another."""
-    lengths = {run.path.name: len(run.metrics) for run in setting.runs}
+    lengths = {run.path.name: len(run.rounds) for run in setting.runs}
     if len(set(lengths.values())) < 2:
         return Html()
     most = max(lengths.values())

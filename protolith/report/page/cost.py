@@ -5,8 +5,9 @@ from collections.abc import Sequence
 
 from protolith.report.page.html import Html, join, plot_text, table, tag
 from protolith.report.page.plots import Figures, Trace, View, swatch
-from protolith.report.page.study import Run, Setting, Study
+from protolith.report.page.study import Setting, Study
 from protolith.report.style import BLUE, GREY, ORANGE, RED, SKY
+from protolith.runs.run import Run
 
 PHASES = {"train": BLUE, "evaluate": ORANGE, "checkpoint": GREY}
 HEAD = ["method", "MB down", "MB up", "s training", "s testing", "s checkpoint", "s in all", "images/s"]
@@ -18,14 +19,15 @@ def cost(study: Study, figures: Figures) -> Html:
 
 
 def _setting(setting: Setting, figures: Figures, named: bool) -> Html:
-    held = {label: found for label, runs in setting.methods.items() if (found := [run for run in runs if run.metrics])}
+    held = {label: found for label, runs in setting.methods.items() if (found := [run for run in runs if run.rounds])}
     title = tag("h3", setting.title) if named else ""
     if not held:
         return join([title, tag("p", "No round is done yet.", class_="missing")])
     rows = [[join([swatch(setting.looks[label].colour), label]), *_row(runs)] for label, runs in held.items()]
     names = [plot_text(label) for label in held]
-    moved = [_bars("down", names, [_mb(runs, "bytes_down") for runs in held.values()], SKY, "MB")]
-    moved.append(_bars("up", names, [_mb(runs, "bytes_up") for runs in held.values()], RED, "MB"))
+    sent = [_megabytes(runs) for runs in held.values()]
+    moved = [_bars("down", names, [down for down, _ in sent], SKY, "MB")]
+    moved.append(_bars("up", names, [up for _, up in sent], RED, "MB"))
     spent = [
         _bars(phase, names, [seconds(runs, phase) or 0.0 for runs in held.values()], colour, "s")
         for phase, colour in PHASES.items()
@@ -65,20 +67,22 @@ def _row(runs: Sequence[Run]) -> list[str]:
     phases = [seconds(runs, phase) for phase in (*PHASES, "total")]
     pace = images_per_second(runs)
     return [
-        f"{_mb(runs, 'bytes_down'):.2f}",
-        f"{_mb(runs, 'bytes_up'):.2f}",
+        *(f"{sent:.2f}" for sent in _megabytes(runs)),
         *("–" if value is None else f"{value:.2f}" for value in phases),
         "–" if pace is None else f"{pace:,.0f}",
     ]
 
 
-def _mb(runs: Sequence[Run], key: str) -> float:
-    return statistics.fmean(line.get(key, 0) for run in runs for line in run.metrics) / 1e6
+def _megabytes(runs: Sequence[Run]) -> tuple[float, float]:
+    """What a round sends down to the clients, and up from them."""
+    lines = [line for run in runs for line in run.rounds]
+    down, up = (line.bytes_down for line in lines), (line.bytes_up for line in lines)
+    return statistics.fmean(down) / 1e6, statistics.fmean(up) / 1e6
 
 
 def seconds(runs: Sequence[Run], phase: str) -> float | None:
     """Mean seconds of a phase in a round."""
-    found = [line["seconds"][phase] for run in runs for line in run.metrics if phase in line.get("seconds", {})]
+    found = [line.seconds[phase] for run in runs for line in run.rounds if phase in line.seconds]
     return statistics.fmean(found) if found else None
 
 
@@ -86,8 +90,8 @@ def images_per_second(runs: Sequence[Run]) -> float | None:
     """Training images that went through the network in a second of training, all clients together."""
     images = time = 0.0
     for run in runs:
-        for line in run.metrics:
-            if "images" in line and line.get("seconds", {}).get("train"):
-                images += line["images"] * run.config.training.epochs
-                time += line["seconds"]["train"]
+        for line in run.rounds:
+            if line.images is not None and (seconds := line.seconds.get("train")):
+                images += line.images * run.config.training.epochs
+                time += seconds
     return images / time if time else None

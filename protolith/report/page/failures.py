@@ -10,8 +10,9 @@ from protolith.evaluation.accuracy import spread, worst
 from protolith.report.page.html import Html, join, select, table, tag
 from protolith.report.page.pictures import Thumbnails
 from protolith.report.page.plots import Figures, heat_map, swatch
-from protolith.report.page.study import Run, Setting, Study
+from protolith.report.page.study import Setting, Study
 from protolith.runs.diagnostics import Tests
+from protolith.runs.run import Run
 
 GALLERY = 8  # mistakes of a domain
 METHODS = 12  # more galleries than this would only make the page heavy
@@ -44,7 +45,7 @@ def _worst(setting: Setting) -> Html:
     """The weakest domain of each method, as a table."""
     rows = []
     for label, runs in setting.methods.items():
-        found = [run.summary["accuracy"] for run in runs if run.summary]
+        found = [run.finished.accuracy for run in runs if run.finished]
         if found:
             means = {domain: statistics.fmean(f[domain] for f in found if domain in f) for domain in found[0]}
             name, value = worst(means)

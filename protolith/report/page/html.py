@@ -4,7 +4,6 @@ import html
 import json
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 
 class Html(str):
@@ -65,7 +64,7 @@ def plot_text(value: object) -> str:
     return html.escape(str(value), quote=False)
 
 
-def script_json(value: Any) -> Html:
+def script_json(value: object) -> Html:
     """JSON for inside a script element: nothing in it can end the element or begin another."""
     written = json.dumps(rounded(value), separators=(",", ":"), allow_nan=False)  # non-ASCII characters are escaped
     for character in "<>&":
@@ -73,7 +72,7 @@ def script_json(value: Any) -> Html:
     return Html(written)
 
 
-def rounded(value: Any) -> Any:
+def rounded(value: object) -> object:
     """Numbers with the five digits that a figure needs; what is no number becomes null."""
     if isinstance(value, float):
         return float(f"{value:.5g}") if math.isfinite(value) else None

@@ -35,14 +35,14 @@ class View:
     """What a figure shows when its switch stands on a name."""
 
     data: list[Trace]
-    layout: dict[str, Any] = field(default_factory=dict)
+    layout: Mapping[str, object] = field(default_factory=dict)
 
 
 @dataclass
 class Figures:
     """The figures of a page, and the thumbnails that they show when a mouse is over a point."""
 
-    held: dict[str, dict[str, Any]] = field(default_factory=dict)
+    held: dict[str, dict[str, object]] = field(default_factory=dict)
     thumbnails: dict[str, list[str]] = field(default_factory=dict)
 
     def add(
@@ -52,9 +52,13 @@ class Figures:
         self.held[key] = {
             "group": group,
             "thumbnails": thumbnails,
-            "views": [{"data": view.data, "layout": {"height": height, **view.layout}} for view in views],
+            "views": [{"data": view.data, "layout": _whole(view, height)} for view in views],
         }
         return tag("div", class_="chart", id=key, role="img", aria_label=label, style=f"min-height:{height}px")
+
+
+def _whole(view: View, height: int) -> dict[str, object]:
+    return {"height": height, **view.layout}
 
 
 def swatch(colour: str, glyph: str = "●") -> Html:
@@ -137,7 +141,7 @@ def heat_map(
     return View([trace], layout)
 
 
-def _numbers(values: Sequence[Sequence[float | None]], digits: int, low: float, high: float) -> list[dict[str, Any]]:
+def _numbers(values: Sequence[Sequence[float | None]], digits: int, low: float, high: float) -> list[dict[str, object]]:
     """The numbers of a map, black where the cell is light and white where it is dark."""
     return [
         {
@@ -153,7 +157,7 @@ def _numbers(values: Sequence[Sequence[float | None]], digits: int, low: float, 
     ]
 
 
-def map_axes(columns: Sequence[str], rows: Sequence[str]) -> dict[str, Any]:
+def map_axes(columns: Sequence[str], rows: Sequence[str]) -> dict[str, object]:
     """Names along both sides of a map, without those for which there is no room."""
     return {
         "margin": {"l": 44, "r": 8, "t": 24, "b": 8},
@@ -162,7 +166,7 @@ def map_axes(columns: Sequence[str], rows: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def _names(names: Sequence[str], most: int) -> dict[str, Any]:
+def _names(names: Sequence[str], most: int) -> dict[str, object]:
     step = -(-len(names) // most)
     shown = list(range(0, len(names), step))
     words = [plot_text(names[index] if len(names[index]) <= 18 else names[index][:17] + "…") for index in shown]
@@ -173,6 +177,6 @@ def _long(names: Sequence[str]) -> bool:
     return sum(len(name) + 2 for name in names) > 40
 
 
-def rounds_axis(last: int) -> dict[str, Any]:
+def rounds_axis(last: int) -> dict[str, object]:
     """An axis of communication rounds up to the last: whole numbers only, and not more than fit."""
     return {"title": {"text": "communication round"}, "tickformat": "d", "dtick": max(1, -(-last // 8)), "tick0": 0}

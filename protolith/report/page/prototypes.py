@@ -10,9 +10,10 @@ from torch import Tensor
 
 from protolith.report.page.html import Html, join, select, table, tag
 from protolith.report.page.plots import SYMBOLS, Figures, Trace, View, heat_map, legend, rounds_axis
-from protolith.report.page.study import Run, Setting, Study
+from protolith.report.page.study import Setting, Study
 from protolith.report.style import point_looks
 from protolith.runs.diagnostics import Made, Prototypes
+from protolith.runs.run import Run
 
 CLASSES = 12  # classes that have a map of their own
 
@@ -25,7 +26,7 @@ def prototypes(study: Study, figures: Figures) -> Html:
 def _setting(setting: Setting, figures: Figures, named: bool) -> Html:
     level = "h4" if named else "h3"
     title = tag("h3", setting.title) if named else ""
-    held = setting.first_with("prototypes")
+    held = setting.first_with(lambda run: run.prototypes)
     without = [label for label in setting.methods if label not in held]
     said = tag("p", f"No prototypes of {', '.join(without)}: {_reason(setting, without)}", class_="missing")
     if not held:
@@ -57,8 +58,8 @@ def by_domain(found: Prototypes) -> list[int]:
 def cosines(found: Prototypes) -> Tensor:
     """Cosines between the clients' prototypes of each class [K, M, M]; NaN where one lacks the class."""
     order = by_domain(found)
-    vectors = found.record["prototypes"][order].float().transpose(0, 1)
-    has = (found.record["counts"][order] > 0).T
+    vectors = found.vectors[order].float().transpose(0, 1)
+    has = (found.counts[order] > 0).T
     unit = F.normalize(vectors, dim=2)
     return torch.where(has[:, :, None] & has[:, None, :], unit @ unit.transpose(1, 2), torch.nan)
 
@@ -102,9 +103,9 @@ def movement(found: Sequence[Prototypes]) -> dict[str, dict[int, float]]:
             if name not in before.clients:
                 continue
             old = before.clients.index(name)
-            both = (before.record["counts"][old] > 0) & (after.record["counts"][place] > 0)
+            both = (before.counts[old] > 0) & (after.counts[place] > 0)
             if bool(both.any()):
-                pair = before.record["prototypes"][old][both], after.record["prototypes"][place][both]
+                pair = before.vectors[old][both], after.vectors[place][both]
                 far = 1.0 - F.cosine_similarity(pair[0].float(), pair[1].float(), dim=1).mean()
                 ways.setdefault(name, {})[after.round] = float(far) / (after.round - before.round)
     return ways
@@ -161,16 +162,16 @@ def _made(key: str, label: str, run: Run, figures: Figures) -> Html:
 def _saved(label: str, run: Run) -> Html:
     """What a run has that shows nothing: one that is older than what servers show, or one that takes means."""
     last, aggregation = run.prototypes[-1], run.config.params.get("aggregation")
-    clustered = "server/clusters" in last.record
+    clusters = last.clusters
     parts = []
-    if clustered or aggregation == "reweight" or "server/style_cluster" in last.record:
+    if clusters or aggregation == "reweight" or "server/style_cluster" in last.record:
         words = "who was in which cluster, and with which weight, is not known"
         older = f"This run is older than the record of what its server used: {words}."
         parts.append(tag("p", older, class_="missing"))
     if "server/style_cluster" in last.record:
         parts.append(_styles(last.record["server/style_cluster"].tolist(), last.round, last.everyone))
-    if clustered:
-        counts = torch.bincount(last.record["server/cluster_labels"].long(), minlength=len(last.classes)).tolist()
+    if clusters:
+        counts = torch.bincount(clusters.labels.long(), minlength=len(last.classes)).tolist()
         rows = [[name, count] for name, count in zip(last.classes, counts, strict=True)]
         parts.append(table(["class", "clusters"], rows, f"Clusters of {label}, round {last.round}"))
     return join(parts or [tag("p", "One prototype for each class: the mean of the clients'.", class_="note")])

@@ -2,13 +2,14 @@
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any
 
+from protolith.experiments.sweep import state
 from protolith.report.page.html import Html, join, table, tag
 from protolith.report.page.places import shown
 from protolith.report.page.plots import Figures
-from protolith.report.page.study import Run, Setting, Study
+from protolith.report.page.study import Setting, Study
 from protolith.runs.config import to_toml
+from protolith.runs.run import Run
 
 EVENTS = 30  # rejected uploads that are listed
 FILES = 30  # configurations that are shown whole
@@ -45,24 +46,24 @@ def _failed(study: Study) -> Iterator[str]:
 
 def _unfinished(runs: list[Run]) -> Iterator[str]:
     for run in runs:
-        if run.summary is None:
-            how = "is under way" if run.state == "running" else "is not finished"
-            yield f"Run {run.path.name} {how}: {len(run.metrics)} of {run.config.rounds} rounds."
+        if run.finished is None:
+            how = "is under way" if state(run.path) == "running" else "is not finished"
+            yield f"Run {run.path.name} {how}: {len(run.rounds)} of {run.config.rounds} rounds."
 
 
 def _without(runs: list[Run]) -> Iterator[str]:
     for run in runs:
-        if run.summary and run.tests is None:
+        if run.finished and run.tests is None:
             why = "saved no predictions" if run.config.diagnostics else "was run with diagnostics off"
             yield f"Run {run.path.name} {why}: mistakes and features of it are missing here."
 
 
 def _uploads(runs: list[Run]) -> Iterator[str]:
     rejected = [
-        f"Run {run.path.name}, round {line['round']}: {event['client']}'s upload was rejected: {event['reason']}"
+        f"Run {run.path.name}, round {line.round}: {event.client}'s upload was rejected: {event.reason}"
         for run in runs
-        for line in run.metrics
-        for event in line.get("rejected", [])
+        for line in run.rounds
+        for event in line.rejected
     ]
     yield from rejected[:EVENTS]
     if len(rejected) > EVENTS:
@@ -70,14 +71,14 @@ def _uploads(runs: list[Run]) -> Iterator[str]:
     for run in runs:
         if attack := run.config.attack.said():
             yield f"Run {run.path.name}: {attack}."
-        if out := {name: line["round"] for line in reversed(run.metrics) for name in line.get("sitting_out", [])}:
+        if out := {name: line.round for line in reversed(run.rounds) for name in line.sitting_out}:
             words = ", ".join(f"{name} from round {first} on" for name, first in sorted(out.items())[:8])
             yield f"Run {run.path.name}: clients sat out after rejected uploads ({words})."
-        flagged = Counter(f"{e['client']}'s {e['what']}" for line in run.metrics for e in line.get("flagged", []))
+        flagged = Counter(f"{e.client}'s {e.what}" for line in run.rounds for e in line.flagged)
         if flagged:
             words = ", ".join(f"{name} {count} times" for name, count in flagged.most_common(8))
             yield f"Run {run.path.name}: norms far beyond the others' ({words})."
-        dropped = Counter(name for line in run.metrics for name in line.get("dropped", []))
+        dropped = Counter(name for line in run.rounds for name in line.dropped)
         if dropped:
             words = ", ".join(f"{name} {count} times" for name, count in dropped.most_common(8))
             yield f"Run {run.path.name}: clients dropped out of rounds ({words})."
@@ -96,7 +97,7 @@ def _settings(setting: Setting) -> Html:
     )
 
 
-def _flat(tree: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def _flat(tree: dict[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
     for key, value in tree.items():
         if isinstance(value, dict) and value:
             yield from _flat(value, f"{prefix}{key}.")
@@ -104,15 +105,15 @@ def _flat(tree: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
             yield f"{prefix}{key}", value
 
 
-def _written(value: Any) -> str:
+def _written(value: object) -> str:
     return {"": "(none)", "[]": "(none)", "{}": "(none)", "True": "yes", "False": "no"}.get(str(value), str(value))
 
 
 def _versions(runs: list[Run]) -> Html:
     found: dict[str, dict[str, None]] = {}
     for run in runs:
-        for name, version in (run.summary or {}).get("versions", {}).items():
-            found.setdefault(name, {})[str(version)] = None
+        for name, version in (run.finished.versions if run.finished else {}).items():
+            found.setdefault(name, {})[version] = None
     if not found:
         return tag("p", "Written when a run is finished.", class_="missing")
     return table(["what", "version"], [[name, ", ".join(held)] for name, held in found.items()], "Versions", False)

@@ -3,7 +3,6 @@
 import json
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
 
 import torch
 
@@ -88,7 +87,7 @@ def _hollow(task: str, domains: Iterable[str]) -> Task:
     return Task(task, (), tuple(Domain(name, empty, empty) for name in domains))
 
 
-def _flat(tree: Mapping[str, Any], usual: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def _flat(tree: Mapping[str, object], usual: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
     """Keys and values that differ, dotted; a table by domain comes as a whole."""
     for key, value in tree.items():
         before = usual.get(key)
@@ -104,5 +103,5 @@ def _flat(tree: Mapping[str, Any], usual: Mapping[str, Any], prefix: str = "") -
             yield from _flat(value, before, f"{prefix}{key}.")
 
 
-def _written(value: Any) -> str:
+def _written(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value)

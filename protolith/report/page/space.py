@@ -7,13 +7,14 @@ import torch
 from torch import Tensor
 
 from protolith.errors import UserError
-from protolith.report.features import Embedding, Features, Prototypes, embed
+from protolith.report.features import Embedding, Features, PrototypeSet, embed
 from protolith.report.page.html import Html, join, select, tag
 from protolith.report.page.pictures import Thumbnails
 from protolith.report.page.plots import SYMBOLS, Figures, Trace, View, legend
-from protolith.report.page.study import Run, Setting, Study
+from protolith.report.page.study import Setting, Study
 from protolith.report.style import GREY, INK, Look, point_looks
 from protolith.runs.diagnostics import FOLDER, TESTS, Tests
+from protolith.runs.run import Run
 
 PANELS = 12  # methods of a setting that are embedded
 MOST = 200  # clients' prototypes in a panel
@@ -29,7 +30,7 @@ def space(study: Study, figures: Figures) -> Html:
 
 def _setting(setting: Setting, figures: Figures, named: bool) -> Html:
     title = tag("h3", setting.title) if named else ""
-    held = setting.first_with("tests")
+    held = setting.first_with(lambda run: run.tests)
     if not held:
         words = "No features were saved: the runs are not finished, or were run without diagnostics."
         return join([title, tag("p", words, class_="missing")])
@@ -92,7 +93,7 @@ def _embedded(run: Run, held: Features) -> Embedding:
 
 def _together(tests: Tests, of_clients: _Vectors, of_server: _Vectors) -> Features:
     """Images and prototypes for one embedding."""
-    server, clients = (Prototypes(v.vectors, v.labels) if len(v.labels) else None for v in (of_server, of_clients))
+    server, clients = (PrototypeSet(v.vectors, v.labels) if len(v.labels) else None for v in (of_server, of_clients))
     label, domain, row = (part[tests.sampled] for part in (tests.label, tests.domain, tests.row))
     names, classes = tuple(tests.domains), tuple(tests.classes)
     return Features(tests.features.float(), label, domain, row, names, classes, server, clients)
@@ -154,10 +155,10 @@ def _none(width: int) -> _Vectors:
 def _clients(run: Run, tests: Tests) -> _Vectors:
     """The last prototypes that the clients sent, as far as they live among the features."""
     width = tests.features.shape[1]
-    if not run.prototypes or run.prototypes[-1].record["prototypes"].shape[2] != width:
+    if not run.prototypes or run.prototypes[-1].vectors.shape[2] != width:
         return _none(width)
     last = run.prototypes[-1]
-    vectors, held = last.record["prototypes"], last.record["counts"] > 0
+    vectors, held = last.vectors, last.counts > 0
     held[:, max(1, MOST // len(held)) :] = False
     places = {name: index for index, name in enumerate(tests.domains)}
     domains = torch.tensor([places.get(domain, -1) for domain in last.domains])
@@ -168,14 +169,7 @@ def _clients(run: Run, tests: Tests) -> _Vectors:
 def _server(run: Run, tests: Tests) -> _Vectors:
     """The server's prototypes: one for each class, or clusters."""
     width = tests.features.shape[1]
-    record = run.prototypes[-1].record if run.prototypes else {}
-    if "server/global" in record:
-        labels = record["server/present"].nonzero().flatten()
-        vectors = record["server/global"][labels]
-    elif "server/clusters" in record:
-        vectors, labels = record["server/clusters"], record["server/cluster_labels"]
-    else:
+    found = run.prototypes[-1].server if run.prototypes else None
+    if found is None or found.vectors.shape[1] != width or len(found.labels) > MOST:
         return _none(width)
-    if vectors.shape[1] != width or len(vectors) > MOST:
-        return _none(width)
-    return _Vectors(vectors.float(), labels.long(), torch.full_like(labels, -1).long())
+    return _Vectors(found.vectors.float(), found.labels.long(), torch.full_like(found.labels, -1).long())

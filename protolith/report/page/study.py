@@ -1,68 +1,15 @@
 """The runs that a report is about, with what is missing of them."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
 from protolith.errors import UserError
 from protolith.experiments.compare import group_runs
-from protolith.experiments.sweep import State, failure, state
+from protolith.experiments.sweep import failure
 from protolith.report.style import Look, looks
-from protolith.runs.config import RunConfig
-from protolith.runs.diagnostics import Made, Prototypes, Tests, read_prototypes, read_shown, read_tests
-from protolith.runs.directory import Metrics, RunDirectory
-
-
-class Run:
-    """One run, read when it is needed."""
-
-    def __init__(self, directory: RunDirectory) -> None:
-        self.directory = directory
-        self.path = directory.path
-
-    @cached_property
-    def config(self) -> RunConfig:
-        """Its configuration."""
-        return self.directory.config()
-
-    @cached_property
-    def metrics(self) -> list[Metrics]:
-        """A line for each round."""
-        return self.directory.metrics()
-
-    @cached_property
-    def summary(self) -> Metrics | None:
-        """The result, once there is one."""
-        try:
-            return self.directory.summary()
-        except OSError:
-            return None
-
-    @cached_property
-    def tests(self) -> Tests | None:
-        """What it made of test images."""
-        return read_tests(self.path)
-
-    @cached_property
-    def prototypes(self) -> list[Prototypes]:
-        """Its clients' prototypes, for some rounds."""
-        return read_prototypes(self.path)
-
-    @cached_property
-    def shown(self) -> list[Made]:
-        """What its server made of the uploads, for some rounds."""
-        return read_shown(self.path)
-
-    @cached_property
-    def styles(self) -> Made | None:
-        """The last round whose exchanged styles were saved."""
-        return next((made for made in reversed(self.shown) if made.shown.group_colours is not None), None)
-
-    @cached_property
-    def state(self) -> State:
-        """How far it is."""
-        return state(self.path)
+from protolith.runs.run import Run
 
 
 @dataclass
@@ -86,12 +33,12 @@ class Setting:
     @cached_property
     def domains(self) -> list[str]:
         """The domains that were tested."""
-        lines = (line for run in self.runs for line in run.metrics)
-        return list(dict.fromkeys(domain for line in lines for domain in line.get("accuracy", {})))
+        lines = (line for run in self.runs for line in run.rounds)
+        return list(dict.fromkeys(domain for line in lines for domain in line.accuracy))
 
-    def first_with(self, what: str) -> dict[str, Run]:
+    def first_with(self, what: Callable[[Run], object]) -> dict[str, Run]:
         """The first seed of each method that has saved something."""
-        found = {label: next((run for run in runs if getattr(run, what)), None) for label, runs in self.methods.items()}
+        found = {label: next((run for run in runs if what(run)), None) for label, runs in self.methods.items()}
         return {label: run for label, run in found.items() if run is not None}
 
 
@@ -111,24 +58,20 @@ class Study:
 
 def read_study(paths: Sequence[Path]) -> Study:
     """Read runs, or directories of runs."""
-    found: dict[Path, RunDirectory] = {}
+    found: dict[Path, Run] = {}
     failed: dict[str, str] = {}
     for path in paths:
         if not path.exists():
             raise UserError(f"{path} does not exist.")
         for folder in folders(path):
             if (folder / "config.toml").is_file():
-                found.setdefault(folder.resolve(), RunDirectory(folder))
+                found.setdefault(folder.resolve(), Run(folder))
             if sentence := failure(folder):
                 failed[folder.name] = sentence
     readable = _readable(found, failed)
     if not readable and not failed:
         raise UserError(f"{paths[0]} holds no run: there is no config.toml in it or one level below.")
-    groups: Mapping[str, Mapping[str, Sequence[RunDirectory]]] = group_runs(readable)
-    settings = [
-        Setting(f"s{index}", title, {label: [Run(run) for run in runs] for label, runs in group.items()})
-        for index, (title, group) in enumerate(groups.items())
-    ]
+    settings = [Setting(f"s{index}", *group) for index, group in enumerate(group_runs(readable).items())]
     return Study(settings, failed, ", ".join(path.resolve().name for path in paths))
 
 
@@ -139,13 +82,12 @@ def folders(path: Path) -> list[Path]:
     return sorted({file.parent for name in ("config.toml", "failed.json") for file in path.glob(f"*/{name}")})
 
 
-def _readable(found: Mapping[Path, RunDirectory], failed: dict[str, str]) -> list[RunDirectory]:
+def _readable(found: Mapping[Path, Run], failed: dict[str, str]) -> list[Run]:
     """The runs whose configuration can be read; the others are named with what has failed."""
     readable = []
     for run in found.values():
         try:
-            run.config()
-            run.summary()  # one of a newer version is refused
+            _ = run.config, run.finished  # one of a newer version is refused
             readable.append(run)
         except UserError as error:
             failed[run.path.name] = str(error)

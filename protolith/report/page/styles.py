@@ -4,7 +4,9 @@ from torch import Tensor
 
 from protolith.report.page.html import Html, join, table, tag
 from protolith.report.page.plots import Figures
-from protolith.report.page.study import Run, Setting, Study
+from protolith.report.page.study import Setting, Study
+from protolith.runs.diagnostics import Made
+from protolith.runs.run import Run
 
 MOST = 60  # sites of a group that are shown
 
@@ -18,8 +20,13 @@ def styles(study: Study, figures: Figures) -> Html:
     return join(parts)
 
 
+def styles_of(run: Run) -> Made | None:
+    """The last round whose exchanged styles were saved."""
+    return next((made for made in reversed(run.shown) if made.shown.group_colours is not None), None)
+
+
 def _held(setting: Setting) -> dict[str, Run]:
-    return setting.first_with("styles")
+    return setting.first_with(styles_of)
 
 
 def _setting(setting: Setting, named: bool) -> Html:
@@ -34,7 +41,7 @@ def _setting(setting: Setting, named: bool) -> Html:
 
 def _method(label: str, run: Run) -> Html:
     """A row for each group: its own colour, how many sites of each true domain it has, and the sites."""
-    made = run.styles
+    made = styles_of(run)
     assert made is not None
     colours, groups, whole = made.shown.colours, made.shown.colour_groups, made.shown.group_colours
     assert colours is not None and groups is not None and whole is not None

@@ -6,7 +6,6 @@ import time
 from collections.abc import Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from protolith.errors import UserError
@@ -61,8 +60,8 @@ class Watched:
 def standing(study: Study) -> str:
     """How far the runs are, in one line."""
     runs = list(study.runs)
-    done = sum(run.summary is not None for run in runs)
-    rounds, of = sum(len(run.metrics) for run in runs), sum(run.config.rounds for run in runs)
+    done = sum(run.finished is not None for run in runs)
+    rounds, of = sum(len(run.rounds) for run in runs), sum(run.config.rounds for run in runs)
     return f"{done} of {len(runs)} runs finished, {rounds} of {of} rounds; updated at {time.strftime('%H:%M:%S')}."
 
 
@@ -84,7 +83,7 @@ class Handler(BaseHTTPRequestHandler):
         version, page, line = self.server.watched.page()
         if parse_qs(address.query).get("since") == [version]:
             return self._send(204, "application/json", b"")
-        news: dict[str, Any] = {"version": version, "standing": line, "parts": page.parts, "data": page.data()}
+        news: dict[str, object] = {"version": version, "standing": line, "parts": page.parts, "data": page.data()}
         self._send(200, "application/json", script_json(news).encode())
 
     def _send(self, status: int, kind: str, body: bytes) -> None:
@@ -98,7 +97,7 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    def log_message(self, format: str, *arguments: Any) -> None:
+    def log_message(self, format: str, *arguments: object) -> None:
         """Be quiet."""
 
 
@@ -117,7 +116,7 @@ class Server(ThreadingHTTPServer):
         """Where to look."""
         return f"http://{LOOPBACK}:{self.server_port}/"
 
-    def handle_error(self, request: Any, client_address: Any) -> None:
+    def handle_error(self, request: object, client_address: object) -> None:
         """Say nothing about a browser that has closed its connection."""
 
 
