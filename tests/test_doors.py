@@ -139,7 +139,7 @@ def alone(place):
 def assert_same(one, other):
     assert (one.path / "model.safetensors").read_bytes() == (other.path / "model.safetensors").read_bytes()
     assert one.summary().measures == other.summary().measures
-    assert [line["accuracy"] for line in one.metrics()] == [line["accuracy"] for line in other.metrics()]
+    assert [line.accuracy for line in one.metrics()] == [line.accuracy for line in other.metrics()]
 
 
 def test_an_installed_package_opens_all_four_doors_also_for_workers(place, alone):

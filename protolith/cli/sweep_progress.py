@@ -10,7 +10,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from protolith.experiments.sweep import Job, Standing, SweepObserver
+from protolith.experiments.sweep import Standing, SweepJob, SweepObserver
 from protolith.methods.registry import get_method
 from protolith.use.text import span
 
@@ -33,16 +33,16 @@ class SweepLines(SweepObserver):
         already = f", {standing.done} done already" if standing.done else ""
         self.say(f"{standing.total} runs{already}, {at_once} at a time")
 
-    def started(self, job: Job, standing: Standing) -> None:
+    def started(self, job: SweepJob, standing: Standing) -> None:
         """Print that a job begins."""
         how = f"goes on after round {job.rounds}" if job.rounds else "started"
         self.say(f"{self._label(job)} {how}, {job.config.rounds} rounds in all")
 
-    def ended(self, job: Job, standing: Standing) -> None:
+    def ended(self, job: SweepJob, standing: Standing) -> None:
         """Print what became of a job, and how far the sweep is."""
         self.say(f"{self._label(job)} {outcome(job)}; {overall(standing)}")
 
-    def _label(self, job: Job) -> str:
+    def _label(self, job: SweepJob) -> str:
         return self.labels.get(job.name, job.name)
 
 
@@ -63,11 +63,11 @@ class SweepLive(SweepLines):
         self.live.start()
         self.moved(standing)
 
-    def started(self, job: Job, standing: Standing) -> None:
+    def started(self, job: SweepJob, standing: Standing) -> None:
         """Show that a job begins."""
         self.moved(standing)
 
-    def ended(self, job: Job, standing: Standing) -> None:
+    def ended(self, job: SweepJob, standing: Standing) -> None:
         """Show what became of a job; a failure is a sentence too."""
         if job.state != "done":
             super().ended(job, standing)
@@ -84,7 +84,7 @@ class SweepLive(SweepLines):
         """Leave the terminal as it was."""
         self.live.stop()
 
-    def _table(self, jobs: Sequence[Job]) -> Table:
+    def _table(self, jobs: Sequence[SweepJob]) -> Table:
         table = Table(box=None, pad_edge=False)
         table.add_column("method", no_wrap=True)
         for name in ("round", "accuracy so far", "time left"):
@@ -96,7 +96,7 @@ class SweepLive(SweepLines):
         return table
 
 
-def labels(jobs: Sequence[Job]) -> dict[str, str]:
+def labels(jobs: Sequence[SweepJob]) -> dict[str, str]:
     """What each job is called on the screen: its method, its seed where there are several, else its own name."""
     several = len({job.config.seed for job in jobs}) > 1
     found = {job.name: title(job) + (f" seed {job.config.seed}" if several else "") for job in jobs}
@@ -104,12 +104,12 @@ def labels(jobs: Sequence[Job]) -> dict[str, str]:
     return {name: label if often[label] == 1 else name for name, label in found.items()}
 
 
-def title(job: Job) -> str:
+def title(job: SweepJob) -> str:
     """The method's name as people write it."""
     return get_method(job.config.method).title
 
 
-def fitting(jobs: Sequence[Job]) -> list[Job]:
+def fitting(jobs: Sequence[SweepJob]) -> list[SweepJob]:
     """The jobs that the live table has room for: those at work first, in the order of the sweep."""
     at_work = [job for job in jobs if job.state == "running"]
     others = [job for job in jobs if job.state != "running"]
@@ -117,7 +117,7 @@ def fitting(jobs: Sequence[Job]) -> list[Job]:
     return [job for job in jobs if job.name in chosen]
 
 
-def cells(job: Job) -> list[str]:
+def cells(job: SweepJob) -> list[str]:
     """A job's round, accuracy so far and time left."""
     accuracy = f"{job.accuracy:.1f}" if job.accuracy is not None else ""
     left = job.seconds_left
@@ -125,7 +125,7 @@ def cells(job: Job) -> list[str]:
     return [f"{job.rounds}/{job.config.rounds}", accuracy, what.get(job.state, "waits")]
 
 
-def outcome(job: Job) -> str:
+def outcome(job: SweepJob) -> str:
     """What became of a job, in words."""
     if job.state != "done":
         return f"{job.state}: {job.error}"

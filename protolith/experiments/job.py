@@ -29,7 +29,7 @@ from protolith.runs.run import task_of
 from protolith.runs.runner import Observer
 
 
-class Log(Observer):
+class JobLog(Observer):
     """A line with the time for whatever happens."""
 
     rounds = 0
@@ -55,7 +55,7 @@ class Log(Observer):
         self.say(f"done: accuracy {summary.mean:.2f}, {summary.rule}")
 
 
-def execute(config: RunConfig, path: Path, workers: int, log: Log) -> int:
+def execute(config: RunConfig, path: Path, workers: int, log: JobLog) -> int:
     """Start or resume a run; whatever goes wrong becomes an exit code and a sentence."""
     try:
         directory = _settled(config, path, log)
@@ -81,7 +81,7 @@ def execute(config: RunConfig, path: Path, workers: int, log: Log) -> int:
         return _failed(path, f"{type(error).__name__}: {error}", 1, log)
 
 
-def _settled(config: RunConfig, path: Path, log: Log) -> RunDirectory:
+def _settled(config: RunConfig, path: Path, log: JobLog) -> RunDirectory:
     """The run's directory, made if need be, with this sweep's wishes as to where the work is done."""
     for plugin in config.plugins:
         load_plugin(plugin)
@@ -97,14 +97,14 @@ def _settled(config: RunConfig, path: Path, log: Log) -> RunDirectory:
     return directory
 
 
-def _created(config: RunConfig, path: Path, log: Log) -> RunDirectory:
+def _created(config: RunConfig, path: Path, log: JobLog) -> RunDirectory:
     task = task_of(config, log.say)
     config = complete_for(config, task)
     Workplace(config, task)  # refuses what cannot work before anything is written
     return RunDirectory.create(path, config)
 
 
-def _failed(path: Path, sentence: str, code: int, log: Log) -> int:
+def _failed(path: Path, sentence: str, code: int, log: JobLog) -> int:
     log.say(f"failed: {sentence}")
     if RunDirectory(path).is_locked():  # the run is another process's, and so is its fate
         return code
@@ -126,7 +126,7 @@ def main() -> None:
     if not (line := sys.stdin.readline()):
         return
     threading.Thread(target=_end_with_input, daemon=True).start()
-    sys.exit(execute(validated(RunConfig, json.loads(line)), path, workers, Log()))
+    sys.exit(execute(validated(RunConfig, json.loads(line)), path, workers, JobLog()))
 
 
 if __name__ == "__main__":

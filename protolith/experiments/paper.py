@@ -16,7 +16,7 @@ from protolith.data.spec import all_tasks
 from protolith.errors import UserError, unknown
 from protolith.experiments.printed import printed_table
 from protolith.experiments.sweep import job_path
-from protolith.experiments.table import Row, Table, columns_of, footer, header, values_of
+from protolith.experiments.table import Table, TableRow, columns_of, footer, header, values_of
 from protolith.methods.registry import get_method
 from protolith.runs.config import RunConfig, merge, parse_set, read_toml, resolve, validated
 from protolith.runs.defaults import Tree
@@ -235,8 +235,8 @@ def _table(experiment: Experiment, reduction: Reduction, dataset: str, done: Don
     return Table([*first, *header([run for _, run, _ in done], summaries)], columns, rows, notes)
 
 
-def _row(experiment: Experiment, name: str, done: Done) -> Row:
-    row = Row(name)
+def _row(experiment: Experiment, name: str, done: Done) -> TableRow:
+    row = TableRow(name)
     mine = [(job, run, summary) for job, run, summary in done if job.variant.name == name]
     for seed in dict.fromkeys(job.config.seed for job, _, _ in mine):
         row.add(_values(experiment, [(run, summary) for job, run, summary in mine if job.config.seed == seed]))

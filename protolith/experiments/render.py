@@ -5,7 +5,7 @@ import io
 from collections.abc import Sequence
 
 from protolith.errors import unknown
-from protolith.experiments.table import Row, Table
+from protolith.experiments.table import Table, TableRow
 
 FORMATS = ("text", "md", "csv", "latex")
 
@@ -20,7 +20,7 @@ def render(tables: Sequence[Table], style: str) -> str:
     return "\n".join(write(table) for table in tables)
 
 
-def cell(row: Row, column: str) -> str:
+def cell(row: TableRow, column: str) -> str:
     """Mean ± standard deviation, and in brackets what the paper prints and the difference."""
     mean, deviation = row.mean(column), row.deviation(column)
     ours = "–" if mean is None else f"{mean:.2f}"
@@ -46,7 +46,7 @@ def _text(table: Table) -> str:
 
 
 def _markdown(table: Table) -> str:
-    def marked(row: Row, column: str) -> str:
+    def marked(row: TableRow, column: str) -> str:
         text = cell(row, column)
         return {1: f"**{text}**", 2: f"<u>{text}</u>"}.get(table.rank(row, column), text)
 
@@ -112,7 +112,7 @@ def latex_safe(text: str) -> str:
 
 
 def _latex(table: Table) -> str:
-    def marked(row: Row, column: str) -> str:
+    def marked(row: TableRow, column: str) -> str:
         text = latex_safe(cell(row, column))
         return {1: rf"\textbf{{{text}}}", 2: rf"\underline{{{text}}}"}.get(table.rank(row, column), text)
 

@@ -145,7 +145,7 @@ class SweepInterrupted(Interrupted):
         Exception.__init__(self, sentence)
 
 
-class Job:
+class SweepJob:
     """One configuration of a sweep, its directory, its process, and how far it is."""
 
     def __init__(self, config: RunConfig, path: Path) -> None:
@@ -274,7 +274,7 @@ class Job:
 class Standing:
     """How far a sweep is."""
 
-    jobs: Sequence[Job]
+    jobs: Sequence[SweepJob]
     done: int
     failed: int
     seconds_left: float | None  # unknown until rounds were run
@@ -299,10 +299,10 @@ class SweepObserver:
     def began(self, standing: Standing, at_once: int) -> None:
         """Hear what there is to do."""
 
-    def started(self, job: Job, standing: Standing) -> None:
+    def started(self, job: SweepJob, standing: Standing) -> None:
         """Hear that a job's process was started."""
 
-    def ended(self, job: Job, standing: Standing) -> None:
+    def ended(self, job: SweepJob, standing: Standing) -> None:
         """Hear that a job is done or has failed."""
 
     def moved(self, standing: Standing) -> None:
@@ -323,7 +323,7 @@ def run_sweep(
     distinct: dict[str, RunConfig] = {}
     for config in configs:
         distinct.setdefault(job_name(config), config)
-    every = [Job(config, job_path(config, out)) for config in distinct.values()]
+    every = [SweepJob(config, job_path(config, out)) for config in distinct.values()]
     to_do = [job for job in every if job.state != "done" and (retry_failed or job.state != "failed")]
     for job in to_do:
         refuse_absent_device(job.config)
@@ -364,10 +364,12 @@ def workers_for(config: RunConfig, at_once: int, cores: int) -> int:
 class _Sweep:
     """The jobs of a sweep while they wait, run and end."""
 
-    def __init__(self, jobs: Sequence[Job], to_do: Sequence[Job], observer: SweepObserver, at_once: int) -> None:
+    def __init__(
+        self, jobs: Sequence[SweepJob], to_do: Sequence[SweepJob], observer: SweepObserver, at_once: int
+    ) -> None:
         self.jobs = jobs
         self.waiting = list(to_do)
-        self.running: list[Job] = []
+        self.running: list[SweepJob] = []
         self.observer = observer
         self.at_once = at_once
         self.cores = cores()
@@ -412,7 +414,7 @@ class _Sweep:
             else:
                 self._start(job)
 
-    def _start(self, job: Job) -> None:
+    def _start(self, job: SweepJob) -> None:
         try:
             job.start(workers_for(job.config, self.at_once, self.cores))
         except OSError as error:
@@ -422,7 +424,7 @@ class _Sweep:
             self.running.append(job)
             self.observer.started(job, self.standing())
 
-    def _lost_patience(self, job: Job) -> bool:
+    def _lost_patience(self, job: SweepJob) -> bool:
         if job.held_since is None:
             job.held_since = time.monotonic()
         return time.monotonic() - job.held_since > PATIENCE

@@ -25,7 +25,7 @@ NEVER = ", never the best round"
 
 
 @dataclass
-class Row:
+class TableRow:
     """One method or variant: its values over the seeds by column, and what a paper prints."""
 
     label: str
@@ -60,11 +60,11 @@ class Table:
 
     header: list[str]
     columns: list[str]
-    rows: list[Row]
+    rows: list[TableRow]
     footer: list[str]
     lower_is_better: frozenset[str] = frozenset()
 
-    def rank(self, row: Row, column: str) -> int:
+    def rank(self, row: TableRow, column: str) -> int:
         """1 for the best row of a column, 2 for the second, 0 for all others and where there is nothing to compare."""
         means = [mean for other in self.rows if (mean := other.mean(column)) is not None]
         mine = row.mean(column)
@@ -117,9 +117,9 @@ def _refuse_unknown(kind: str, runs: Sequence[Run]) -> None:
             raise unknown("kind in --columns", kind, [*KINDS, *sorted(measured)])
 
 
-def _row(label: str, finished: list[tuple[Run, Summary]], kind: str, target: float | None) -> Row:
+def _row(label: str, finished: list[tuple[Run, Summary]], kind: str, target: float | None) -> TableRow:
     mark = "" if finished[0][1].is_global else " †"
-    row = Row(label + mark + " ‡" * any(summary.absent for _, summary in finished))
+    row = TableRow(label + mark + " ‡" * any(summary.absent for _, summary in finished))
     for run, summary in finished:
         row.add(values_of(run, summary, kind, target))
         for site in summary.absent if kind == "accuracy" else ():
@@ -130,7 +130,7 @@ def _row(label: str, finished: list[tuple[Run, Summary]], kind: str, target: flo
     return row
 
 
-def columns_of(rows: Sequence[Row]) -> list[str]:
+def columns_of(rows: Sequence[TableRow]) -> list[str]:
     """All columns in the order in which they appear, the mean last."""
     found = list(dict.fromkeys(column for row in rows for column in row.values))
     return [column for column in found if column != "mean"] + [column for column in found if column == "mean"]

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from protolith.experiments.paper import Experiment, Planned, Reduction, at_rounds, reduced_by, run_of, tables
-from protolith.experiments.table import Row
+from protolith.experiments.table import TableRow
 from protolith.report import figures
 from protolith.report.features import Features, client_models, collect_features
 from protolith.runs.run import Run
@@ -42,7 +42,7 @@ def _runs(
 
 def _rows(
     experiment: Experiment, reduction: Reduction, planned: Sequence[Planned], out: Path
-) -> list[tuple[str, list[Row]]]:
+) -> list[tuple[str, list[TableRow]]]:
     names = dict.fromkeys(job.dataset for job in planned)
     found = []
     for name in names:
@@ -51,7 +51,7 @@ def _rows(
     return found
 
 
-def _study(experiment: Experiment, found: dict[str, list[Row]], path: Path) -> list[Path]:
+def _study(experiment: Experiment, found: dict[str, list[TableRow]], path: Path) -> list[Path]:
     """One panel for each data set and option; the measures are the lines."""
     variants = {variant.name: variant for variant in experiment.rows}
     columns = ["mean"] if experiment.metric == "accuracy" else ["LTA", "GASA", "GATA"]
@@ -73,7 +73,7 @@ def _study(experiment: Experiment, found: dict[str, list[Row]], path: Path) -> l
     return figures.study(panels, path, "", base=base)
 
 
-def _bars(found: dict[str, list[Row]], path: Path) -> list[Path]:
+def _bars(found: dict[str, list[TableRow]], path: Path) -> list[Path]:
     """One panel for each data set: the variants side by side, domain by domain or measure by measure."""
     return figures.bars({dataset: {row.label: row.values for row in rows} for dataset, rows in found.items()}, path)
 

@@ -24,7 +24,7 @@ ray = pytest.importorskip("ray", reason="Ray is not installed (pip install 'prot
 from ray.cluster_utils import Cluster  # noqa: E402
 
 from protolith.engines.ray.engine import _connect  # noqa: E402
-from protolith.engines.ray.place import Place, task_arrays, to_arrays  # noqa: E402
+from protolith.engines.ray.place import RayPlace, task_arrays, to_arrays  # noqa: E402
 
 PLUGIN = """
 from protolith.methods import fedavg
@@ -117,7 +117,7 @@ def working(cluster):
     """The processes of a cluster that train a client at this moment."""
     raylets = [node.all_processes["raylet"][0].process.pid for node in cluster.list_all_nodes()]
     children = [Path(f"/proc/{pid}/task/{pid}/children").read_text().split() for pid in raylets]
-    return [int(pid) for pids in children for pid in pids if title(pid) == "ray::Place.train"]
+    return [int(pid) for pids in children for pid in pids if title(pid) == "ray::RayPlace.train"]
 
 
 def title(pid):
@@ -180,7 +180,7 @@ def test_a_job_that_fails_three_times_fails_the_run_with_the_clients_name(tiny, 
 
 
 def test_a_device_that_the_cluster_lacks_is_one_sentence_and_is_asked_for_once(tiny, tmp_path):
-    place = Place(setup_of({**tiny, "device": "cuda:99"}), *arrays_of("mini"))
+    place = RayPlace(setup_of({**tiny, "device": "cuda:99"}), *arrays_of("mini"))
     weights = to_arrays(place.workplace.initial)
     job = {"client": 0, "round": 0, "evaluate": False, "model": False}
     for answer in (place.train(job, weights, {}, {}), place.evaluate((0, 0, 1), weights, {})):
@@ -204,7 +204,7 @@ def arrays_of(name):
 
 
 def test_a_disk_that_takes_nothing_more_is_no_fault_of_the_job(monkeypatch, tiny):
-    place = Place(setup_of(tiny), *arrays_of("mini"))
+    place = RayPlace(setup_of(tiny), *arrays_of("mini"))
 
     def full(*given):
         raise OSError(errno.ENOSPC, "No space left on device")

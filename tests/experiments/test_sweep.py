@@ -18,7 +18,7 @@ from protolith.cli.sweep_progress import STILL, SweepLines, SweepLive, fitting, 
 from protolith.errors import UserError
 from protolith.experiments import sweep
 from protolith.experiments.render import render
-from protolith.experiments.sweep import Job, Outcome, Standing, SweepObserver, job_name, run_sweep, state
+from protolith.experiments.sweep import Outcome, Standing, SweepJob, SweepObserver, job_name, run_sweep, state
 from protolith.experiments.table import build_tables
 from protolith.runs import runner
 from protolith.runs.config import resolve
@@ -388,7 +388,7 @@ def test_a_job_that_another_process_holds(quick, tmp_path, monkeypatch):
 
 def test_rounds_that_another_process_ran_in_the_meantime_are_not_counted_as_run_here(quick, tmp_path, monkeypatch):
     config = resolve([quick, {"rounds": 4}])
-    job = Job(config, tmp_path / job_name(config))
+    job = SweepJob(config, tmp_path / job_name(config))
     job.path.mkdir()
     (job.path / "metrics.jsonl").write_text('{"mean": 1.0}\n{"mean": 2.0}\n')
     monkeypatch.setattr(sweep.sys, "executable", shutil.which("true"))
@@ -438,7 +438,7 @@ def test_what_is_said_about_a_sweep(small, tmp_path, capsys):
     path = tmp_path / "fedavg-seed0-0"
     path.mkdir()
     (path / "metrics.jsonl").write_text('{"mean": 40.0}\n{"mean": 44.5}\n{"me')
-    job = Job(resolve([small]), path)
+    job = SweepJob(resolve([small]), path)
     assert (job.rounds, job.accuracy, job.rounds_here) == (2, 44.5, 0)
     (path / "metrics.jsonl").write_text('{"mean": 40.0}\n')  # resumed from the checkpoint before
     job.look()
@@ -447,7 +447,9 @@ def test_what_is_said_about_a_sweep(small, tmp_path, capsys):
     job.state = "done"
     job.look()
     assert (job.rounds, job.accuracy, job.rounds_here) == (2, 43.21, 1)
-    others = [Job(resolve([{**small, "method": name}]), tmp_path / name) for name in ("fpl", "moon", "solo", "copa")]
+    others = [
+        SweepJob(resolve([{**small, "method": name}]), tmp_path / name) for name in ("fpl", "moon", "solo", "copa")
+    ]
     standing = Standing([job, *others], done=2, failed=1, seconds_left=240.0)
     assert overall(standing) == "2 of 5 done, 1 failed, 2 to do, about 4 min left"
     assert [span(5), span(119), span(7100), span(7200)] == ["5 s", "119 s", "118 min", "2 h"]
@@ -469,7 +471,7 @@ def test_what_is_said_about_a_sweep(small, tmp_path, capsys):
 
 def test_jobs_are_called_by_what_tells_them_apart(small, tmp_path):
     def job(name, **settings):
-        return Job(resolve([{**small, **settings}]), tmp_path / name)
+        return SweepJob(resolve([{**small, **settings}]), tmp_path / name)
 
     assert labels([job("a"), job("b", method="fpl")]) == {"a": "FedAvg", "b": "FPL"}
     assert labels([job("a"), job("b", seed=1)]) == {"a": "FedAvg seed 0", "b": "FedAvg seed 1"}
@@ -478,7 +480,7 @@ def test_jobs_are_called_by_what_tells_them_apart(small, tmp_path):
 
 
 def test_a_long_sweep_shows_the_jobs_at_work(small, tmp_path):
-    jobs = [Job(resolve([{**small, "seed": seed}]), tmp_path / str(seed)) for seed in range(40)]
+    jobs = [SweepJob(resolve([{**small, "seed": seed}]), tmp_path / str(seed)) for seed in range(40)]
     jobs[37].state = "running"
     shown = [int(job.name) for job in fitting(jobs)]
     assert len(shown) == STILL and 37 in shown and shown == sorted(shown)
@@ -488,7 +490,7 @@ def test_the_time_left_of_a_job_follows_its_rounds_here(small, tmp_path):
     path = tmp_path / "job"
     path.mkdir()
     (path / "metrics.jsonl").write_text('{"mean": 40.0}\n' * 2)
-    job = Job(resolve([{**small, "rounds": 10}]), path)
+    job = SweepJob(resolve([{**small, "rounds": 10}]), path)
     assert job.seconds_left is None  # two rounds, but none of them here
     job._began = time.monotonic() - 8.0
     (path / "metrics.jsonl").write_text('{"mean": 40.0}\n' * 4)

@@ -11,7 +11,7 @@ import pytest
 from protolith.errors import UserError
 from protolith.evaluation.accuracy import reached, spread, worst
 from protolith.experiments.render import latex_safe, render
-from protolith.experiments.table import Row, Table, build_tables
+from protolith.experiments.table import Table, TableRow, build_tables
 from protolith.runs.config import resolve
 from protolith.runs.directory import RunDirectory
 from protolith.runs.round import Round
@@ -97,9 +97,9 @@ def test_measures_of_domains_and_targets():
 
 def awkward() -> Table:
     rows = [
-        Row("A & B_1 50% $x$ {y} #1 | <b>", {"m*": [1.0, 2.0], "mean": [3.0]}, {"m*": 5.0}),
-        Row(r"back\slash ~ ^ τ²", {"m*": [4.0], "mean": [2.0]}),
-        Row("none †", {}, {"mean": 1.5}),
+        TableRow("A & B_1 50% $x$ {y} #1 | <b>", {"m*": [1.0, 2.0], "mean": [3.0]}, {"m*": 5.0}),
+        TableRow(r"back\slash ~ ^ τ²", {"m*": [4.0], "mean": [2.0]}),
+        TableRow("none †", {}, {"mean": 1.5}),
     ]
     return Table(["a header · with 5 %"], ["m*", "mean"], rows, ["† a note"])
 

@@ -13,7 +13,7 @@ from protolith import records
 from protolith.data.domain import Task
 from protolith.data.protocols import TestSet
 from protolith.engines.messages import refuse_hopeless
-from protolith.engines.ray.place import Answer, Place, task_arrays, to_arrays, to_record
+from protolith.engines.ray.place import Answer, RayPlace, task_arrays, to_arrays, to_record
 from protolith.errors import RunFailed, UserError
 from protolith.evaluation.accuracy import by_test, chunks
 from protolith.evaluation.measures import Counts, from_plain, measures_of
@@ -61,7 +61,7 @@ class RayEngine:
         settings = setup.model_dump(mode="json", include=set(Setup.model_fields))
         named = (task.name, list(task.classes), [domain.name for domain in task.domains])
         arrays = ray.put(task_arrays(task))  # once; every machine of the cluster then has one copy
-        remote = ray.remote(num_cpus=1)(Place)
+        remote = ray.remote(num_cpus=1)(RayPlace)
         self._make: Callable[[], Any] = lambda: remote.remote(settings, named, arrays)
         self._shared: dict[int, tuple[Record, Any]] = {}
         self._starting: dict[Any, Any] = {}  # promise to be ready -> actor

@@ -56,7 +56,7 @@ def task_of(name: str, classes: list[str], domains: list[str], arrays: Arrays) -
     return Task(name, tuple(classes), tuple(Domain(d, split(f"{d}/train"), split(f"{d}/test")) for d in domains))
 
 
-class Place:
+class RayPlace:
     """Does jobs; a fault becomes an answer, so that only a lost process looks like one."""
 
     def __init__(self, settings: dict[str, Any], about: tuple[str, list[str], list[str]], arrays: Arrays) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from protolith.data.protocols import PROTOCOLS
 from protolith.errors import UserError
 from protolith.experiments.render import cell
-from protolith.experiments.table import Row, Table, build_tables, columns_of
+from protolith.experiments.table import Table, TableRow, build_tables, columns_of
 from protolith.report.page.html import Html, join, table, tag
 from protolith.report.page.places import meanings
 from protolith.report.page.plots import Figures, swatch
@@ -71,9 +71,9 @@ def accuracy_table(setting: Setting) -> Table:
     return found
 
 
-def _so_far(label: str, runs: Sequence[Run]) -> Row | None:
+def _so_far(label: str, runs: Sequence[Run]) -> TableRow | None:
     """The last tested round of runs that are under way."""
-    row, rounds = Row(label), []
+    row, rounds = TableRow(label), []
     for run in runs:
         tested = [line for line in run.rounds if line.tested]
         if tested:
@@ -100,6 +100,6 @@ def _name(label: str, setting: Setting) -> Html:
     return join([swatch(setting.looks[method].colour) if method else "", label])
 
 
-def _marked(found: Table, row: Row, column: str) -> Html:
+def _marked(found: Table, row: TableRow, column: str) -> Html:
     mark = {1: "b", 2: "u"}.get(found.rank(row, column), "span")
     return tag(mark, cell(row, column))
