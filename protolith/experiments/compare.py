@@ -11,6 +11,7 @@ from protolith.runs.config import RunConfig
 from protolith.runs.defaults import options_for
 from protolith.runs.run import Run
 
+NETWORK = "model.name"  # as options are named here
 # What makes no variant of a method: the seed, where and how it was run, and what was kept of it.
 ALIKE = {*PLACE, "seed", "plugins", "evaluate_every", "keep_models"}
 WRITTEN = {
@@ -56,6 +57,7 @@ def _variants(members: Sequence[Member]) -> Group:
     options = [_options(config) | code | weights for (_, config), code, weights in apart]
     keys = list(dict.fromkeys(key for found in options for key in found))
     differing = [key for key in keys if any(found.get(key) != options[0].get(key) for found in options)]
+    differing = [key for key in differing if key == NETWORK or not _follows(key, options)]
     variants: dict[str, dict[int, Run]] = {}
     for (run, config), found in sorted(
         zip(members, options, strict=True), key=lambda pair: [_order(pair[1].get(key)) for key in differing]
@@ -63,6 +65,13 @@ def _variants(members: Sequence[Member]) -> Group:
         said = [f"{key}={found[key]}" for key in differing if key in found and usual.get(key, found) != found[key]]
         variants.setdefault(", ".join([title, *said]), {}).setdefault(config.seed, run)
     return {label: [seeds[seed] for seed in sorted(seeds)] for label, seeds in variants.items()}
+
+
+def _follows(key: str, options: Sequence[dict[str, Any]]) -> bool:
+    """Whether a setting differs only because the networks do, which brings each its own."""
+    networks = {found.get(NETWORK) for found in options}
+    pairs = {(found.get(NETWORK), str(found.get(key))) for found in options}
+    return len(networks) > 1 and len(pairs) == len(networks)
 
 
 def _codes(members: Sequence[Member]) -> list[dict[str, str]]:
