@@ -11,7 +11,7 @@ $(VENV)/base: pyproject.toml constraints.txt
 	@echo "installing into $(VENV), once: 1.7 GB, most of it torch; this takes some minutes"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install -q "$$(grep '^torch==' constraints.txt)" -c constraints.txt
-	$(BIN)/pip install -q -e ".[report]" -c constraints.txt
+	$(BIN)/pip install -q -e ".[report,pretrained,onnx]" -c constraints.txt
 	touch $@
 
 $(VENV)/dev: $(VENV)/base
@@ -25,7 +25,7 @@ demo: $(VENV)/base
 	rm -rf runs/demo
 	$(BIN)/protolith sweep --config demo --methods fedavg,fpl,i2pfl,fedapc,strata --out runs/demo --report
 	@echo "FedCode needs twice as many rounds and is left out; with it: $(BIN)/protolith sweep --config demo --methods fedavg,fpl,i2pfl,fedapc,fedcode,strata --rounds 40 --out runs/all"
-	@echo "on your own images, in folders photos/SITE/CLASS/image: $(BIN)/protolith data check photos, then $(BIN)/protolith run --task photos --out runs/first, which takes Strata and the settings that fit"
+	@echo "on your own images, in folders photos/SITE/CLASS/image: $(BIN)/protolith data check photos, then $(BIN)/protolith run --task photos --out runs/first, which takes a pretrained network and the settings that fit"
 
 test: $(VENV)/dev
 	$(BIN)/python -m pytest -n auto

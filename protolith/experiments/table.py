@@ -9,6 +9,7 @@ from protolith.data.spec import all_tasks
 from protolith.errors import UserError, unknown
 from protolith.evaluation.accuracy import reached, spread, worst
 from protolith.experiments.compare import group_runs
+from protolith.models.backbones import is_backbone
 from protolith.runs import attendance
 from protolith.runs.config import RunConfig
 from protolith.runs.result import Summary
@@ -195,7 +196,7 @@ def header(runs: Sequence[Run], summaries: Sequence[Summary]) -> list[str]:
         f"task {all_of([Path(c.task).name for c in configs])} · "
         f"protocol {all_of([c.protocol.name for c in configs])} · "
         f"{all_of([c.rounds for c in configs])} rounds of {all_of([c.training.epochs for c in configs])} epochs · "
-        f"{all_of([c.model.name for c in configs])}, width {all_of([c.model.width for c in configs])} · "
+        f"{_networks(configs)} · "
         f"seeds {all_of([c.seed for c in configs])}",
         f"accuracy in per cent, {all_of([s.rule + NEVER * ('mean of' in s.rule) for s in summaries])}",
     ]
@@ -204,6 +205,15 @@ def header(runs: Sequence[Run], summaries: Sequence[Summary]) -> list[str]:
     if any(c.robust != "mean" for c in configs):
         lines.append(f"robust aggregation: {all_of([_robust(c) for c in configs])}")
     return lines
+
+
+def _networks(configs: Sequence[RunConfig]) -> str:
+    """The networks; a pretrained one has no width, but a part that is trained."""
+    own = [c.model for c in configs if not is_backbone(c.model.name)]
+    widths = ", ".join(dict.fromkeys(str(model.width) for model in own))
+    names = [", ".join(dict.fromkeys(model.name for model in own)) + f", width {widths}"] if own else []
+    tuned = [f"{c.model.name}, {c.model.tune} trained" for c in configs if is_backbone(c.model.name)]
+    return "; ".join([*names, *dict.fromkeys(tuned)])
 
 
 def _robust(config: RunConfig) -> str:

@@ -163,5 +163,6 @@ def test_backbones_are_rows_by_name_and_by_weights_where_one_name_has_several(ma
     ]
     (table,) = build_tables(runs)
     assert [row.label for row in table.rows] == ["FedAvg, model.name=efficientnet-lite0", "FedAvg, model.name=resnet10"]
+    assert " · resnet10, width 16; efficientnet-lite0, head trained · " in table.header[0]
     (table,) = build_tables([runs[0], make("d", {"x": 40.0}, method="fedavg", model=other, size=32)])
     assert [row.label for row in table.rows] == [f"FedAvg, weights={'a' * 12}", f"FedAvg, weights={'b' * 12}"]
