@@ -1,5 +1,6 @@
 """`deploy check`: is everything there that a run needs?"""
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -7,6 +8,9 @@ from protolith.errors import RunFailed
 from protolith.flower.commands import LINK, certificate_ends, flwr, tls_problem
 from protolith.flower.plan import Deployment
 from protolith.flower.submit import ask_sites
+
+CONNECT = 20.0  # seconds that a site may need from its start to its connection
+POLL = 0.5
 
 
 @dataclass(frozen=True)
@@ -25,7 +29,7 @@ def inspect(deployment: Deployment, say: Callable[[str], None]) -> list[Finding]
     ends = certificate_ends(deployment)
     where = f"{deployment.plan.host}:{deployment.plan.port}"
     findings = [Finding(True, f"server: up at {where}, certificate valid until {ends:%Y-%m-%d}")]
-    status = _status(deployment)
+    status = _settled(deployment, say)
     for site in deployment.plan.sites:
         state = status.get(site, "unregistered")
         meaning = {"online": "registered, authenticated, connected", "unregistered": "its key is not registered"}
@@ -34,6 +38,20 @@ def inspect(deployment: Deployment, say: Callable[[str], None]) -> list[Finding]
         say("asking the sites for their classes and counts")
         findings += _data(deployment)
     return findings
+
+
+def _settled(deployment: Deployment, say: Callable[[str], None]) -> dict[str, str]:
+    """What the server says of each site's node, once those that were just started had time to connect."""
+    deadline, told = time.monotonic() + CONNECT, False
+    while True:
+        status = _status(deployment)
+        late = [site for site in deployment.nodes if status.get(site) not in ("online", None)]
+        if not late or time.monotonic() > deadline:
+            return status
+        if not told:
+            say(f"waiting for {', '.join(late)} to connect, up to {CONNECT:.0f} s")
+            told = True
+        time.sleep(POLL)
 
 
 def _status(deployment: Deployment) -> dict[str, str]:

@@ -72,7 +72,7 @@ class Spent(Plain):
 class Round(Plain):
     """A round; accuracies are in per cent, and absent where it was not tested."""
 
-    round: int  # counted from 1
+    round: int = Field(strict=True)  # counted from 1
     accuracy: dict[str, float] = Field({})  # by domain
     mean: float | None = None
     by_images: float | None = None

@@ -54,7 +54,7 @@ def summarise(
         rejected=sum(len(line.rejected) for line in lines),
         flagged=sum(len(line.flagged) for line in lines),
         sitting_out=lines[-1].sitting_out,
-        seconds=sum(line.seconds["total"] for line in lines),
+        seconds=sum(line.seconds.get("total", 0.0) for line in lines),
         versions=versions(),
         allocation=allocation.digest(directory.path),
     )

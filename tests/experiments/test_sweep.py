@@ -170,6 +170,12 @@ def write_config(path, settings):
     return path
 
 
+SUMMARY = {
+    "method": "fedavg", "task": "mini", "protocol": "shift", "seed": 0, "rounds": 2,
+    "rule": "", "accuracy": {}, "mean": 0.0,
+}  # fmt: skip
+
+
 def test_states(tmp_path):
     path = tmp_path / "job"
     assert state(path) == "new"
@@ -185,7 +191,7 @@ def test_states(tmp_path):
     assert state(path) == "stopped"
     sweep.write_failure(path, "no luck")
     assert state(path) == "failed"
-    (path / "summary.json").write_text("{}")
+    (path / "summary.json").write_text(json.dumps(SUMMARY))
     assert state(path) == "done"
 
 
@@ -443,7 +449,7 @@ def test_what_is_said_about_a_sweep(small, tmp_path, capsys):
     (path / "metrics.jsonl").write_text('{"mean": 40.0}\n')  # resumed from the checkpoint before
     job.look()
     assert (job.rounds, job.rounds_here) == (1, 0)
-    (path / "summary.json").write_text(json.dumps({"mean": 43.21}))
+    (path / "summary.json").write_text(json.dumps({**SUMMARY, "mean": 43.21}))
     job.state = "done"
     job.look()
     assert (job.rounds, job.accuracy, job.rounds_here) == (2, 43.21, 1)

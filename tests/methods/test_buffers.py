@@ -64,15 +64,16 @@ def test_buffers_are_averaged_and_take_no_step(case, task, monkeypatch):
         **CASES[case],
     }  # fmt: skip
     workplace = Workplace(complete_for(resolve([values]), task), task)
-    server, memories = workplace.server(), [{}, {}, {}]
+    server, layers, memories = workplace.server(), workplace.layers, [{}, {}, {}]
     for round_ in range(3):
         server.begin(round_)
         uploads = []
         for client in range(3):
-            upload, memories[client] = workplace.update(client, round_, server.broadcast(client), memories[client])
-            assert Guard(server).problem(upload) is None
+            message = layers.broadcast(server.broadcast(client), client)
+            upload, memories[client] = workplace.update(client, round_, message, memories[client])
+            assert Guard(server, layers=layers).problem(upload) is None
             uploads.append(upload)
-        server.aggregate(iter(uploads))
+        server.aggregate(layers.receive(uploads))
         sent = server.broadcast(0).weights
         for name in BUFFERS if server.expects("level") else ():
             of_clients = [float(upload.weights[name]) for upload in uploads]

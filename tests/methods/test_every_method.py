@@ -88,13 +88,13 @@ def test_one_client_alone(method, task):
     workplace = Workplace(complete_for(resolve([values]), task), task)
     label = task.by_name["pen"].train.labels
     object.__setattr__(workplace.allocation.clients[0], "rows", torch.nonzero(label == 3).flatten()[:16])
-    server = workplace.server()
+    server, layers = workplace.server(), workplace.layers
     memory = {}
     for round_ in range(3):
         server.begin(round_)
-        upload, memory = workplace.update(0, round_, server.broadcast(0), memory)
-        assert Guard(server).problem(upload) is None
-        server.aggregate(iter([upload]))
+        upload, memory = workplace.update(0, round_, layers.broadcast(server.broadcast(0), 0), memory)
+        assert Guard(server, layers=layers).problem(upload) is None
+        server.aggregate(layers.receive([upload]))
         assert records.is_finite(server.state()) and records.is_finite(memory)
         assert all(torch.isfinite(torch.tensor(list(upload.metrics.values()))))
 

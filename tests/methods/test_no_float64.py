@@ -12,6 +12,7 @@ from protolith.methods.registry import all_methods
 from protolith.runs import runner
 from protolith.runs.config import complete_for, resolve
 from protolith.runs.diagnostics import read_tests
+from protolith.runs.run import Run
 from protolith.runs.runner import Observer
 from protolith.use import familiarity, trained
 from protolith.use.predict import Predictor
@@ -105,7 +106,7 @@ def test_a_whole_run_with_its_diagnostics_on_a_device_without_float64(case, task
 
 
 def test_images_are_labelled_and_familiar_on_a_device_without_float64(task, tmp_path, present, monkeypatch):
-    run = run_on("cpu", tmp_path / "run", task, method="fpl")
+    run = Run(run_on("cpu", tmp_path / "run", task, method="fpl").path)
     images = torch.cat([domain.test.images[:20] for domain in task.domains])
     expected = Predictor(run)(images)
     (run.path / familiarity.FILE).unlink()

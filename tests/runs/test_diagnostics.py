@@ -170,6 +170,6 @@ def test_a_run_does_not_fail_for_want_of_diagnostics(tiny, tmp_path, monkeypatch
     def full(*_):
         raise OSError("no space left")
 
-    monkeypatch.setattr(runner, "write_tests", full)
+    monkeypatch.setattr(diagnostics, "write_tests", full)
     run = runner.start(resolve([{**tiny, "rounds": 1}]), tmp_path / "run", Notes())
     assert run.summary() and said[-1] == "predictions for the report are not saved: no space left"

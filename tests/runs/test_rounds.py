@@ -13,6 +13,7 @@ from protolith.runs import runner
 from protolith.runs.checkpoints import Checkpoints
 from protolith.runs.config import resolve
 from protolith.runs.directory import RunDirectory
+from protolith.runs.run import Run
 from protolith.runs.runner import Observer
 
 ROOT = Path(__file__).parents[2]
@@ -136,7 +137,7 @@ def test_a_committed_run_of_the_first_format_reads_as_it_did(tmp_path):
     raw = [json.loads(text) for text in (folder / "metrics.jsonl").read_text().splitlines()]
     run = RunDirectory.open(folder)
     assert raw[0]["round"] == 0 and [line.round for line in run.metrics()] == list(range(1, len(raw) + 1))
-    drawn = curve([run], lambda line: line.mean)
+    drawn = curve([Run(folder)], lambda line: line.mean)
     assert drawn.rounds[0] == 1 and drawn.means[0] == raw[0]["mean"]
     assert reached(run.metrics(), 0.0)[0] == 1
     assert f"to {len(raw)})" in run.summary().rule
