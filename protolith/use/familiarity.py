@@ -109,16 +109,17 @@ def compute(trained: Trained, task: Task) -> Familiarity:
     held = _rows_of_clients(trained.run.allocation, task)
     sites = [domain for domain in task.domains if len(held[domain.name])]
     means, residuals, seen, looks = [], [], [], []
+    encoded = trained.encoded(task)
     for domain in sites:
         split = select(domain, held[domain.name])
-        found = trained.ask(split.images).looks
+        found = _looks(trained, domain, encoded, held[domain.name])
         features = found[:, :-LENGTH]
         mean = ClassMeans(len(task.classes), features.shape[1])
         mean.add(features, split.labels)
         means.append(mean)
         residuals.append(features.double() - mean.means(torch.float64)[split.labels])
         seen.append(found[:, -LENGTH:].double())
-        looks.append(_held_out(trained, domain, held[domain.name]))
+        looks.append(_held_out(trained, domain, encoded, held[domain.name]))
     none = torch.empty(0, dtype=torch.float64)
     judge = Familiarity(
         sites=tuple(domain.name for domain in sites),
@@ -183,11 +184,17 @@ def _rows_of_clients(allocation: Allocation, task: Task) -> dict[str, Tensor]:
     }
 
 
-def _held_out(trained: Trained, domain: Domain, trained_on: Tensor) -> Tensor:
+def _held_out(trained: Trained, domain: Domain, encoded: Task | None, trained_on: Tensor) -> Tensor:
     """Looks of the domain's test part, without what a client trained on."""
     rows = torch.arange(len(domain.train), len(domain.train) + len(domain.test))
     rows = rows[~torch.isin(rows, trained_on)]
-    return trained.ask(select(domain, rows).images if len(rows) else domain.test.images[:0]).looks
+    return _looks(trained, domain, encoded, rows) if len(rows) else trained.ask(domain.test.images[:0]).looks
+
+
+def _looks(trained: Trained, domain: Domain, encoded: Task | None, rows: Tensor) -> Tensor:
+    """Looks of some images of a domain."""
+    features = select(encoded.by_name[domain.name], rows).images if encoded else None
+    return trained.ask(select(domain, rows).images, features).looks
 
 
 def _halves(distances: Tensor, site: str) -> tuple[Tensor, Tensor]:

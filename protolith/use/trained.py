@@ -8,13 +8,16 @@ import torch
 from torch import Tensor, nn
 
 from protolith.data.domain import Task
+from protolith.data.sources.found import silent
 from protolith.errors import UserError
+from protolith.federation.frozen import trained_on
 from protolith.federation.local_update import choose_device, one_thread, present_device
 from protolith.methods.registry import Method, classify
 from protolith.models import Network
-from protolith.models.passes import answers
+from protolith.models.passes import BATCH, answers
 from protolith.models.saved import Saved
 from protolith.models.spec import InputSpec, see
+from protolith.models.tuned import Above
 from protolith.records import Record
 from protolith.runs.config import RunConfig
 from protolith.runs.run import Run
@@ -73,19 +76,29 @@ class Trained:
         """Height and width of its input."""
         return self.saved.spec.size
 
-    def ask(self, images: Tensor) -> Answers:
-        """Pass uint8 images [n, size, size, 3] through the model, in batches."""
+    def encoded(self, task: Task) -> Task | None:
+        """What the frozen backbone made of the run's images, which is kept; None where all of the network is passed."""
+        if self.config.model.tune != "head":
+            return None
+        return trained_on(self.config, task, silent)
+
+    def ask(self, images: Tensor, encoded: Tensor | None = None) -> Answers:
+        """Pass uint8 images [n, size, size, 3] through the model, in batches; or what its backbone made of them."""
         if not len(images):
             one = self.ask(torch.zeros(1, self.size, self.size, 3, dtype=torch.uint8))
             return Answers(one.logits[:0], one.features[:0], one.looks[:0])
+        known = iter(() if encoded is None else torch.split(encoded, BATCH))
         with one_thread():
-            parts = list(answers(self.model, images, self._answer))
+            parts = list(answers(self.model, images, lambda batch: self._answer(batch, next(known, None))))
         names = ("logits", "features", "looks")
         return Answers(*(torch.cat([getattr(part, name) for part in parts]) for name in names))
 
-    def _answer(self, images: Tensor) -> Answers:
+    def _answer(self, images: Tensor, encoded: Tensor | None) -> Answers:
         network, inputs = cast(Network, self.model), see(self.model, images)
-        features = network.features(inputs)
+        if encoded is None:
+            features = network.features(inputs)
+        else:
+            features = cast(Above, self.model).above(see(self.model, encoded))
         own_head = self.method.predict is classify
         logits = network.head(features) if own_head else self.method.predict(self.model, inputs, self._known)
         return Answers(

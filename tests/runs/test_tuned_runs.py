@@ -21,6 +21,7 @@ from protolith.runs import runner
 from protolith.runs.config import complete_for, resolve
 from protolith.runs.directory import RunDirectory
 from protolith.runs.runner import Observer
+from protolith.use.trained import open_trained
 
 NAME, SIZE = "efficientnet-lite0", 32
 
@@ -164,3 +165,15 @@ def test_a_backbone_learns_more_slowly_than_what_is_above_it():
     groups = client.optimizer(list(workplace.model.parameters())).param_groups
     assert [group["lr"] for group in groups] == [0.2, pytest.approx(0.01)]
     assert {id(p) for p in groups[0]["params"]} == {id(p) for p in workplace.model.head.parameters()}
+
+
+def test_familiarity_takes_the_features_that_are_kept(tmp_path):
+    run = pl.fit(method="fedavg", out=tmp_path / "run", **settings(diagnostics=False))
+    opened = open_trained(run)
+    task = opened.task()
+    images, encoded = task.domains[0].test.images[:70], opened.encoded(task).domains[0].test.images[:70]
+    passed, kept = opened.ask(images), opened.ask(images, encoded)
+    torch.testing.assert_close(kept.looks, passed.looks, rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(kept.logits, passed.logits, rtol=1e-3, atol=1e-3)
+    last = pl.fit(method="fedavg", out=tmp_path / "last", **settings("last", rounds=1, diagnostics=False))
+    assert open_trained(last).encoded(task) is None
