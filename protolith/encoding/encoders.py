@@ -131,7 +131,7 @@ def _exported(network: nn.Module, size: int, file: Path) -> str | None:
     reason = ""
     for how in (older, newer):  # of seconds against tens of seconds, for the same graph
         try:
-            with _quiet(), TemporaryDirectory(prefix=".writing-", dir=file.parent) as place:
+            with quiet(), TemporaryDirectory(prefix=".writing-", dir=file.parent) as place:
                 torch.onnx.export(network, (example,), Path(place) / file.name, **named, **how)
                 (Path(place) / file.name).replace(file)
         except OSError:
@@ -155,7 +155,7 @@ def all_cores() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Keep the exporter's own words off the terminal."""
     level = logging.getLogger("torch.onnx").level
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)

@@ -1,11 +1,6 @@
 """A finished run's model for other programs: ONNX or safetensors, with all that is needed to use it, and a card."""
 
-import contextlib
-import io
 import json
-import logging
-import warnings
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +10,7 @@ from torch import Tensor, nn
 
 from protolith import records
 from protolith.data.sources.found import Progress, silent
+from protolith.encoding.encoders import quiet
 from protolith.errors import RunFailed, UserError, unknown
 from protolith.files import write_bytes, write_text
 from protolith.methods.registry import classify
@@ -114,7 +110,7 @@ def _onnx(trained: Trained, known: Familiarity | None, out: Path) -> Exported:
     onnx, runtime = _libraries()
     model = _Whole(trained.model).to("cpu").eval()
     example = torch.zeros(2, 3, trained.size, trained.size)
-    with _quiet():
+    with quiet():
         program = torch.onnx.export(
             model,
             (example,),
@@ -174,19 +170,6 @@ def _compared(runtime: Any, content: bytes, trained: Trained) -> float:
     if not difference <= ALLOWED:
         raise RunFailed(f"the exported model is not the trained one: a logit differs by {difference:.2g}.")
     return difference
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep the exporter's own words off the terminal."""
-    level = logging.getLogger("torch.onnx").level
-    logging.getLogger("torch.onnx").setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.getLogger("torch.onnx").setLevel(level)
 
 
 def _safetensors(trained: Trained, known: Familiarity | None, out: Path) -> Exported:
